@@ -1,0 +1,1 @@
+//! The Kubernetes kinds of Karpenter, and the vocabulary that every other crate shares.

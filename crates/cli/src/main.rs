@@ -1,0 +1,3 @@
+//! `karpenter`: the one binary; argument parsing and wiring, nothing else.
+
+fn main() {}

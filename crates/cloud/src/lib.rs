@@ -1,0 +1,1 @@
+//! The CloudProvider trait and the kit that providers are built with.

@@ -1,0 +1,1 @@
+//! Cluster state and controllers: watches become facts, plans become effects.

@@ -1,0 +1,1 @@
+//! Scheduling and disruption decisions: pure functions from a snapshot to a plan with reasons.

@@ -1,0 +1,1 @@
+//! The KWOK provider: makes Node objects directly, compatible with upstream's KWOK provider.

@@ -1,0 +1,1 @@
+//! An embedded Kubernetes control plane for tests and demos: API server, scheduler, workload controllers, kubelets.
