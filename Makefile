@@ -1,0 +1,31 @@
+# The commands one types. `make help` lists them.
+CARGO ?= cargo
+VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -1)
+
+.DEFAULT_GOAL := help
+.PHONY: help build test lint fmt demo bench manifests
+
+help: ## list these commands
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+build: ## build the release binary, target/release/karpenter
+	$(CARGO) build --release -p karpenter
+
+test: ## run every test that needs Rust only
+	$(CARGO) test --workspace
+
+lint: ## check format and lints as CI does
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets -- -D warnings
+
+fmt: ## format the code
+	$(CARGO) fmt --all
+
+demo: ## play the demo story once, in an embedded control plane
+	$(CARGO) run --release -- demo --once
+
+bench: ## measure scheduling
+	$(CARGO) bench -p karpenter-engine
+
+manifests: ## write generated files anew: CRDs and reference pages
+	UPDATE_GENERATED=1 $(CARGO) test -q -p karpenter-api -p karpenter-kwok generated
