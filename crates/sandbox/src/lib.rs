@@ -1,3 +1,27 @@
 //! An embedded Kubernetes control plane for tests and demos: API server, scheduler, workload controllers, kubelets.
 
+#![allow(dead_code)] // until the HTTP layer lands
+
+mod admission;
+pub mod clock;
 pub mod crd;
+pub mod object;
+pub mod objects;
+mod patch;
+mod quantity;
+pub mod resource;
+mod sandbox;
+pub mod server;
+pub mod settle;
+pub mod status;
+pub mod store;
+
+pub use clock::{Clock, Sleep};
+pub use object::Object;
+pub use objects::{Kind, ObjectEvent, ObjectWatch, Objects, UntypedWatch};
+pub use resource::{Resource, Scope};
+pub use sandbox::{Sandbox, SandboxBuilder};
+pub use server::{DeleteOptions, Endpoint, FieldValidation, Outcome, Propagation, Server, WriteOptions, Written};
+pub use settle::{Busy, Progress};
+pub use status::{ApiError, Cause, Details, FieldError};
+pub use store::{Change, Event, Snapshot, Store, TooOld, Watch};

@@ -1,0 +1,162 @@
+//! The API server's rules for reading and writing objects; HTTP and the controllers of this process both come here.
+
+mod create;
+mod delete;
+mod normalise;
+mod update;
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use parking_lot::{Mutex, RwLock};
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+use serde_json::Value;
+
+use crate::clock::Clock;
+use crate::object::{Object, key};
+use crate::resource::Resource;
+use crate::resource::registry::{Lookup, Registry};
+use crate::settle::Progress;
+use crate::status::ApiError;
+use crate::store::{Snapshot, Store};
+
+pub use delete::{DeleteOptions, Propagation};
+pub use normalise::FieldValidation;
+
+/// The state of one API server.
+#[derive(Debug)]
+pub struct Server {
+    pub(crate) store: Arc<Store>,
+    pub(crate) clock: Clock,
+    pub(crate) progress: Arc<Progress>,
+    registry: RwLock<Registry>,
+    /// Held from the read to the write of every change: one writer at a time.
+    writer: Mutex<()>,
+    random: Mutex<StdRng>,
+}
+
+/// What a write may ask for besides the change itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct WriteOptions {
+    pub dry_run: bool,
+    pub field_validation: FieldValidation,
+    pub field_manager: String,
+}
+
+/// Which part of an object a write is meant for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Endpoint {
+    Main,
+    Status,
+    /// A namespace's `/finalize`.
+    Finalize,
+}
+
+/// The answer to a write.
+#[derive(Clone, Debug)]
+pub struct Written {
+    pub object: Arc<Object>,
+    pub outcome: Outcome,
+    pub warnings: Vec<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    Created,
+    Updated,
+    /// The object was already so; nothing was stored.
+    Unchanged,
+    /// The object is on its way out: a deletionTimestamp was set.
+    Terminating,
+    Removed,
+}
+
+impl Server {
+    pub(crate) fn new(clock: Clock, seed: u64) -> Arc<Self> {
+        let progress = Arc::new(Progress::default());
+        Arc::new(Self {
+            store: Arc::new(Store::new(Arc::clone(&progress))),
+            clock,
+            progress,
+            registry: RwLock::new(Registry::new()),
+            writer: Mutex::new(()),
+            random: Mutex::new(StdRng::seed_from_u64(seed)),
+        })
+    }
+
+    pub fn clock(&self) -> &Clock {
+        &self.clock
+    }
+
+    pub fn store(&self) -> &Arc<Store> {
+        &self.store
+    }
+
+    /// The resource at `group/version/plural`.
+    pub(crate) fn find(&self, group: &str, version: &str, plural: &str) -> Result<Arc<Resource>, ApiError> {
+        match self.registry.read().find(group, version, plural) {
+            Lookup::Found(resource) => Ok(resource),
+            Lookup::UnknownResource => Err(ApiError::unknown_resource()),
+            Lookup::UnknownGroup => Err(ApiError::page_not_found()),
+        }
+    }
+
+    /// Any served version of a resource, if it is served.
+    pub fn resource(&self, group: &str, plural: &str) -> Option<Arc<Resource>> {
+        self.registry.read().by_plural(group, plural)
+    }
+
+    /// The resource of a kind, in any version.
+    pub fn resource_of_kind(&self, group: &str, kind: &str) -> Option<Arc<Resource>> {
+        self.registry.read().by_group_kind(group, kind)
+    }
+
+    /// Every served resource, in the order of discovery.
+    pub fn resources(&self) -> Vec<Arc<Resource>> {
+        self.registry.read().all().cloned().collect()
+    }
+
+    pub fn get(&self, resource: &Resource, namespace: &str, name: &str) -> Result<Arc<Object>, ApiError> {
+        self.store
+            .get(&resource.collection, &key(namespace, name))
+            .ok_or_else(|| ApiError::not_found(&resource.group, &resource.plural, name))
+    }
+
+    /// The newest objects of a namespace, or of all namespaces if it is empty.
+    pub fn list(&self, resource: &Resource, namespace: &str) -> Snapshot {
+        self.store.list(&resource.collection, namespace)
+    }
+
+    /// The present, in whole seconds as timestamps show it.
+    pub(crate) fn now_text(&self) -> Value {
+        time_text(self.clock.now()).into()
+    }
+
+    pub(crate) fn random_suffix(&self) -> String {
+        const ALPHABET: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
+        let mut random = self.random.lock();
+        (0..5)
+            .map(|_| char::from(ALPHABET[random.random_range(0..ALPHABET.len())]))
+            .collect()
+    }
+
+    pub(crate) fn new_uid(&self) -> String {
+        uuid::Builder::from_random_bytes(self.random.lock().random())
+            .into_uuid()
+            .to_string()
+    }
+}
+
+/// RFC 3339 in UTC and whole seconds.
+pub(crate) fn time_text(time: Timestamp) -> String {
+    time.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
+}
+
+impl Server {
+    /// What the server itself does after an object was stored.
+    fn after_write(&self, _resource: &Resource, _object: &Arc<Object>) {}
+
+    /// What the server itself does after an object is gone.
+    fn after_removal(&self, _resource: &Resource, _object: &Arc<Object>) {}
+}

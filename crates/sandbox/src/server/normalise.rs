@@ -1,0 +1,175 @@
+//! Brings an incoming tree into the form that is stored, and says which of its fields nobody knows.
+
+use serde_json::{Map, Value};
+
+use crate::resource::{Resource, Source};
+use crate::server::WriteOptions;
+use crate::status::ApiError;
+
+/// What happens to fields that the kind does not have.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum FieldValidation {
+    Ignore,
+    #[default]
+    Warn,
+    Strict,
+}
+
+/// Round-trips a built-in object through its type; returns the unknown fields' paths.
+pub(crate) fn normalise(resource: &Resource, value: &mut Value) -> Result<Vec<String>, ApiError> {
+    match &resource.source {
+        Source::BuiltIn(through) => {
+            resource.stamp(value);
+            canonical_quantities(resource, value);
+            let before = value.clone();
+            let typed = through(std::mem::take(value)).map_err(|error| {
+                ApiError::bad_request(format!(
+                    "{} in version \"{}\" cannot be handled as a {}: {error}",
+                    resource.kind, resource.version, resource.kind
+                ))
+            })?;
+            *value = typed;
+            let mut unknown = Vec::new();
+            unknown_fields(&before, value, "", &mut unknown);
+            drop_empty(value);
+            if let Some(map) = value.as_object_mut() {
+                map.remove("kind");
+                map.remove("apiVersion");
+                if let Some(metadata) = map.get_mut("metadata").and_then(Value::as_object_mut) {
+                    metadata.remove("managedFields");
+                    metadata.remove("selfLink");
+                }
+            }
+            Ok(unknown)
+        }
+    }
+}
+
+/// Turns unknown fields into warnings or a refusal, as the request asked.
+pub(crate) fn judge_unknown(unknown: &[String], options: &WriteOptions) -> Result<Vec<String>, ApiError> {
+    let sentences = unknown.iter().map(|path| format!("unknown field {path:?}"));
+    match options.field_validation {
+        FieldValidation::Ignore => Ok(Vec::new()),
+        FieldValidation::Warn => Ok(sentences.collect()),
+        FieldValidation::Strict if unknown.is_empty() => Ok(Vec::new()),
+        FieldValidation::Strict => {
+            let list = sentences.collect::<Vec<_>>().join(", ");
+            Err(ApiError::bad_request(format!("strict decoding error: {list}")))
+        }
+    }
+}
+
+fn unknown_fields(before: &Value, after: &Value, path: &str, unknown: &mut Vec<String>) {
+    match (before, after) {
+        (Value::Object(before), Value::Object(after)) => {
+            for (key, value) in before {
+                let path = if path.is_empty() {
+                    key.clone()
+                } else {
+                    format!("{path}.{key}")
+                };
+                match after.get(key) {
+                    Some(kept) => unknown_fields(value, kept, &path, unknown),
+                    None if value.is_null() => {}
+                    None => unknown.push(path),
+                }
+            }
+        }
+        (Value::Array(before), Value::Array(after)) => {
+            for (index, (before, after)) in before.iter().zip(after).enumerate() {
+                unknown_fields(before, after, &format!("{path}[{index}]"), unknown);
+            }
+        }
+        _ => {}
+    }
+}
+
+/// Maps that Go leaves out when they are empty, so that an empty one is no change.
+const OMITTED_WHEN_EMPTY: &[&str] = &[
+    "labels",
+    "annotations",
+    "nodeSelector",
+    "matchLabels",
+    "limits",
+    "requests",
+    "capacity",
+    "allocatable",
+    "data",
+    "binaryData",
+    "stringData",
+    "disruptedPods",
+    "parameters",
+];
+
+fn drop_empty(value: &mut Value) {
+    match value {
+        Value::Object(map) => {
+            map.retain(|key, value| {
+                drop_empty(value);
+                match value {
+                    Value::Null => false,
+                    Value::Array(items) => !items.is_empty() || key == "containers",
+                    Value::Object(inner) => !inner.is_empty() || !OMITTED_WHEN_EMPTY.contains(&key.as_str()),
+                    Value::Bool(_) | Value::Number(_) | Value::String(_) => true,
+                }
+            });
+        }
+        Value::Array(items) => items.iter_mut().for_each(drop_empty),
+        _ => {}
+    }
+}
+
+/// Writes quantities as a real server does: `1024Mi` is `1Gi`, `0.5` is `500m`.
+fn canonical_quantities(resource: &Resource, value: &mut Value) {
+    // A CSINode's allocatable is a count of volumes, not a map of quantities.
+    if resource.kind == "CSINode" || resource.kind == "CustomResourceDefinition" {
+        return;
+    }
+    walk_quantities(value);
+}
+
+fn walk_quantities(value: &mut Value) {
+    match value {
+        Value::Object(map) => {
+            for (key, value) in map.iter_mut() {
+                match (key.as_str(), value) {
+                    (
+                        "limits" | "requests" | "capacity" | "allocatable" | "overhead" | "allocatedResources",
+                        Value::Object(quantities),
+                    ) => canonicalise_map(quantities),
+                    ("sizeLimit" | "divisor", value) => canonicalise(value),
+                    (_, value) => walk_quantities(value),
+                }
+            }
+        }
+        Value::Array(items) => items.iter_mut().for_each(walk_quantities),
+        _ => {}
+    }
+}
+
+fn canonicalise_map(quantities: &mut Map<String, Value>) {
+    for value in quantities.values_mut() {
+        match value {
+            // A device's capacity is `{"value": quantity}`.
+            Value::Object(inner) => {
+                if let Some(value) = inner.get_mut("value") {
+                    canonicalise(value);
+                }
+            }
+            value => canonicalise(value),
+        }
+    }
+}
+
+fn canonicalise(value: &mut Value) {
+    let text = match value {
+        Value::String(text) => text.clone(),
+        Value::Number(number) => number.to_string(),
+        _ => return,
+    };
+    if let Some(canonical) = crate::quantity::canonical(&text) {
+        *value = canonical.into();
+    } else if value.is_number() {
+        *value = text.into();
+    }
+}
