@@ -1,0 +1,97 @@
+//! Which taints a pod tolerates, and the taints that Karpenter itself sets or waits for.
+
+use k8s_openapi::api::core::v1::{Taint, Toleration};
+
+pub const NO_SCHEDULE: &str = "NoSchedule";
+pub const PREFER_NO_SCHEDULE: &str = "PreferNoSchedule";
+pub const NO_EXECUTE: &str = "NoExecute";
+
+/// A node joins with it; registration removes it.
+pub const UNREGISTERED_KEY: &str = "karpenter.sh/unregistered";
+/// On nodes that are being disrupted or terminated.
+pub const DISRUPTED_KEY: &str = "karpenter.sh/disrupted";
+/// Fences a node off while it reboots.
+pub const REBOOTING_KEY: &str = "karpenter.sh/rebooting";
+/// Taints of this family are removed by whoever gates the node's readiness.
+pub const READINESS_PREFIX: &str = "readiness.k8s.io/";
+
+const EPHEMERAL: [(&str, &str); 5] = [
+    ("node.kubernetes.io/not-ready", NO_SCHEDULE),
+    ("node.kubernetes.io/not-ready", NO_EXECUTE),
+    ("node.kubernetes.io/unreachable", NO_SCHEDULE),
+    ("node.cloudprovider.kubernetes.io/uninitialized", NO_SCHEDULE),
+    (UNREGISTERED_KEY, NO_EXECUTE),
+];
+
+pub fn unregistered() -> Taint {
+    without_value(UNREGISTERED_KEY, NO_EXECUTE)
+}
+
+pub fn disrupted() -> Taint {
+    without_value(DISRUPTED_KEY, NO_SCHEDULE)
+}
+
+pub fn rebooting() -> Taint {
+    without_value(REBOOTING_KEY, NO_SCHEDULE)
+}
+
+fn without_value(key: &str, effect: &str) -> Taint {
+    Taint {
+        key: key.to_owned(),
+        effect: effect.to_owned(),
+        ..Taint::default()
+    }
+}
+
+/// Taints are the same when key and effect are; the value does not count (scheduling.md §2.1).
+pub fn same(a: &Taint, b: &Taint) -> bool {
+    a.key == b.key && a.effect == b.effect
+}
+
+/// Whether the taint goes away by itself while a node starts, so that scheduling looks past it until then.
+pub fn is_known_ephemeral(taint: &Taint) -> bool {
+    taint.key.starts_with(READINESS_PREFIX)
+        || EPHEMERAL
+            .iter()
+            .any(|(key, effect)| taint.key == *key && taint.effect == *effect)
+}
+
+/// The first taint that none of the tolerations covers.
+pub fn first_untolerated<'a>(
+    taints: impl IntoIterator<Item = &'a Taint>,
+    tolerations: &[Toleration],
+) -> Option<&'a Taint> {
+    taints
+        .into_iter()
+        .find(|taint| !tolerations.iter().any(|toleration| tolerates(toleration, taint)))
+}
+
+/// Whether the toleration covers the taint, by Kubernetes' rules including the numeric `Lt` and `Gt` operators.
+pub fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
+    let effect = toleration.effect.as_deref().unwrap_or_default();
+    if !effect.is_empty() && effect != taint.effect {
+        return false;
+    }
+    let key = toleration.key.as_deref().unwrap_or_default();
+    if !key.is_empty() && key != taint.key {
+        return false;
+    }
+    let wanted = toleration.value.as_deref().unwrap_or_default();
+    let actual = taint.value.as_deref().unwrap_or_default();
+    match toleration.operator.as_deref().unwrap_or_default() {
+        "" | "Equal" => wanted == actual,
+        "Exists" => true,
+        "Gt" => canonical_int(actual)
+            .zip(canonical_int(wanted))
+            .is_some_and(|(actual, wanted)| actual > wanted),
+        "Lt" => canonical_int(actual)
+            .zip(canonical_int(wanted))
+            .is_some_and(|(actual, wanted)| actual < wanted),
+        _ => false,
+    }
+}
+
+/// A decimal integer without sign games or leading zeros, as Kubernetes demands for numeric tolerations.
+fn canonical_int(text: &str) -> Option<i64> {
+    text.parse::<i64>().ok().filter(|number| number.to_string() == text)
+}
