@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use regex::Regex;
 use thiserror::Error;
 
-use crate::clock::{after, since};
+use crate::clock::later;
 
 /// What repairs a node. Ordered by how disruptive it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -170,7 +170,7 @@ impl RepairPolicies {
             .cloned()
             .map(|mut matched| {
                 if let Some(not_before) = not_before {
-                    matched.eligible_at = matched.eligible_at.max(after(not_before, matched.policy.toleration));
+                    matched.eligible_at = matched.eligible_at.max(later(not_before, matched.policy.toleration));
                 }
                 matched
             })
@@ -183,7 +183,7 @@ impl RepairPolicies {
             .min();
         let score = eligible
             .iter()
-            .map(|matched| f64::from(matched.rank) + since(matched.eligible_at, now).as_secs_f64() / 1800.0)
+            .map(|matched| f64::from(matched.rank) + now.duration_since(matched.eligible_at).as_secs_f64() / 1800.0)
             .fold(0.0, f64::max);
         Some(Repair {
             action: decisive.policy.action,
@@ -216,7 +216,7 @@ impl Compiled {
             condition: condition.clone(),
             policy: self.policy.clone(),
             is_fallback: matches!(fallback, Fallback::Yes),
-            eligible_at: after(condition.last_transition.max(node_created), self.policy.toleration),
+            eligible_at: later(condition.last_transition.max(node_created), self.policy.toleration),
             rank: self.rank,
         }
     }

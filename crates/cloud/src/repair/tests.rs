@@ -3,7 +3,7 @@ use super::*;
 const MINUTE: Duration = Duration::from_secs(60);
 
 fn at(minute: u64) -> Timestamp {
-    after("2026-01-01T00:00:00Z".parse().expect("a valid timestamp"), MINUTE * u32::try_from(minute).expect("small"))
+    later("2026-01-01T00:00:00Z".parse().expect("a valid timestamp"), MINUTE * u32::try_from(minute).expect("small"))
 }
 
 fn policy(condition_type: &str, reason_regex: &str, minutes: u32) -> RepairPolicy {
