@@ -50,8 +50,18 @@ impl<Q: Send + 'static, A: Send + 'static> Batcher<Q, A> {
         F: Future<Output = Vec<Result<A, CloudError>>> + Send + 'static,
     {
         let call: Box<Call<Q, A>> = Box::new(move |requests| Box::pin(call(requests)));
-        let open = Mutex::new(Open { number: 0, requests: Vec::new() });
-        Self { shared: Arc::new(Shared { clock, window, call, open }) }
+        let open = Mutex::new(Open {
+            number: 0,
+            requests: Vec::new(),
+        });
+        Self {
+            shared: Arc::new(Shared {
+                clock,
+                window,
+                call,
+                open,
+            }),
+        }
     }
 
     /// Adds a request to the open batch and waits for its answer.
@@ -73,7 +83,9 @@ impl<Q: Send + 'static, A: Send + 'static> Batcher<Q, A> {
         }
         match answered.await {
             Ok(answer) => answer,
-            Err(_) => Err(CloudError::transient("the batch this request was part of ended without an answer to it")),
+            Err(_) => Err(CloudError::transient(
+                "the batch this request was part of ended without an answer to it",
+            )),
         }
     }
 }
@@ -94,7 +106,11 @@ impl<Q, A> Shared<Q, A> {
             open.number += 1;
             return Joined::Filled(std::mem::take(&mut open.requests));
         }
-        if open.requests.len() == 1 { Joined::Opened(open.number) } else { Joined::Waits }
+        if open.requests.len() == 1 {
+            Joined::Opened(open.number)
+        } else {
+            Joined::Waits
+        }
     }
 
     async fn send_when_due(&self, number: u64) {
@@ -140,13 +156,17 @@ impl<Q, A> Shared<Q, A> {
 
 impl<Q, A> Clone for Batcher<Q, A> {
     fn clone(&self) -> Self {
-        Self { shared: self.shared.clone() }
+        Self {
+            shared: self.shared.clone(),
+        }
     }
 }
 
 impl<Q, A> fmt::Debug for Batcher<Q, A> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Batcher").field("window", &self.shared.window).finish_non_exhaustive()
+        f.debug_struct("Batcher")
+            .field("window", &self.shared.window)
+            .finish_non_exhaustive()
     }
 }
 
@@ -158,8 +178,11 @@ mod tests {
     use super::*;
     use crate::clock::ManualClock;
 
-    const WINDOW: BatchWindow =
-        BatchWindow { idle: Duration::from_millis(50), longest: Duration::from_millis(100), most: 3 };
+    const WINDOW: BatchWindow = BatchWindow {
+        idle: Duration::from_millis(50),
+        longest: Duration::from_millis(100),
+        most: 3,
+    };
 
     struct Probe {
         clock: ManualClock,
@@ -175,7 +198,11 @@ mod tests {
             seen.lock().push(requests.clone());
             async move {
                 let answer = |request: u32| {
-                    if request == 13 { Err(CloudError::not_found("13")) } else { Ok(request * 10) }
+                    if request == 13 {
+                        Err(CloudError::not_found("13"))
+                    } else {
+                        Ok(request * 10)
+                    }
                 };
                 requests.into_iter().map(answer).collect()
             }
@@ -240,8 +267,9 @@ mod tests {
     #[tokio::test]
     async fn a_call_that_answers_too_little_is_a_temporary_failure() {
         let clock = ManualClock::starting_at(Timestamp::UNIX_EPOCH);
-        let batcher: Batcher<u32, u32> =
-            Batcher::new(clock.clock(), BatchWindow { most: 1, ..WINDOW }, |_| async { Vec::new() });
+        let batcher: Batcher<u32, u32> = Batcher::new(clock.clock(), BatchWindow { most: 1, ..WINDOW }, |_| async {
+            Vec::new()
+        });
         assert!(batcher.ask(1).await.expect_err("no answer").is_temporary());
     }
 }

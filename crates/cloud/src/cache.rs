@@ -59,7 +59,15 @@ pub struct CacheMetrics {
 
 impl<K: Eq + Hash + Clone, V> TtlCache<K, V> {
     pub fn new(name: &'static str, clock: Clock, ttl: Duration, stale: Stale, metrics: CacheMetrics) -> Self {
-        Self { name, clock, ttl, stale, metrics, generation: AtomicU64::new(0), slots: Mutex::default() }
+        Self {
+            name,
+            clock,
+            ttl,
+            stale,
+            metrics,
+            generation: AtomicU64::new(0),
+            slots: Mutex::default(),
+        }
     }
 
     /// The value of `key`, from the cache or else by `load`.
@@ -71,7 +79,12 @@ impl<K: Eq + Hash + Clone, V> TtlCache<K, V> {
         F: Future<Output = Result<V, E>>,
         E: fmt::Display,
     {
-        let slot = self.slots.lock().entry(key.clone()).or_insert_with(Arc::default).clone();
+        let slot = self
+            .slots
+            .lock()
+            .entry(key.clone())
+            .or_insert_with(Arc::default)
+            .clone();
         if let Some(value) = self.fresh(&slot) {
             self.metrics.count(self.name, "hit");
             return Ok(value);
@@ -87,7 +100,11 @@ impl<K: Eq + Hash + Clone, V> TtlCache<K, V> {
             Ok(value) => {
                 self.metrics.count(self.name, "miss");
                 let value = Arc::new(value);
-                let stored = Stored { value: value.clone(), loaded_at: self.clock.now(), generation };
+                let stored = Stored {
+                    value: value.clone(),
+                    loaded_at: self.clock.now(),
+                    generation,
+                };
                 *slot.value.lock() = Some(stored);
                 Ok(value)
             }
@@ -121,13 +138,14 @@ impl<K: Eq + Hash + Clone, V> TtlCache<K, V> {
     fn fresh(&self, slot: &Slot<V>) -> Option<Arc<V>> {
         let stored = slot.value.lock();
         let stored = stored.as_ref()?;
-        let is_fresh =
-            stored.generation == self.generation() && self.clock.now() < later(stored.loaded_at, self.ttl);
+        let is_fresh = stored.generation == self.generation() && self.clock.now() < later(stored.loaded_at, self.ttl);
         is_fresh.then(|| stored.value.clone())
     }
 
     fn servable(&self, slot: &Slot<V>) -> Option<Arc<V>> {
-        let Stale::ServeFor(extra) = self.stale else { return None };
+        let Stale::ServeFor(extra) = self.stale else {
+            return None;
+        };
         let stored = slot.value.lock();
         let stored = stored.as_ref()?;
         let end = later(later(stored.loaded_at, self.ttl), extra);
@@ -137,13 +155,19 @@ impl<K: Eq + Hash + Clone, V> TtlCache<K, V> {
 
 impl<V> Default for Slot<V> {
     fn default() -> Self {
-        Self { loading: tokio::sync::Mutex::default(), value: Mutex::new(None) }
+        Self {
+            loading: tokio::sync::Mutex::default(),
+            value: Mutex::new(None),
+        }
     }
 }
 
 impl<K, V> fmt::Debug for TtlCache<K, V> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("TtlCache").field("name", &self.name).field("ttl", &self.ttl).finish_non_exhaustive()
+        f.debug_struct("TtlCache")
+            .field("name", &self.name)
+            .field("ttl", &self.ttl)
+            .finish_non_exhaustive()
     }
 }
 
@@ -165,7 +189,9 @@ impl CacheMetrics {
     pub fn unregistered(provider: &str) -> Result<Self, prometheus::Error> {
         let name = format!("karpenter_{provider}_cache_requests_total");
         let help = "Requests to the provider's caches, by whether the answer was there.";
-        Ok(Self { requests: IntCounterVec::new(Opts::new(name, help), &["cache", "result"])? })
+        Ok(Self {
+            requests: IntCounterVec::new(Opts::new(name, help), &["cache", "result"])?,
+        })
     }
 
     fn count(&self, cache: &str, result: &str) {
@@ -192,7 +218,10 @@ mod tests {
     }
 
     async fn ok(cache: &TtlCache<&'static str, usize>, value: usize) -> usize {
-        *cache.get::<String, _>(&"k", || async move { Ok(value) }).await.expect("a value")
+        *cache
+            .get::<String, _>(&"k", || async move { Ok(value) })
+            .await
+            .expect("a value")
     }
 
     #[tokio::test]

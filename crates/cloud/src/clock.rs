@@ -60,7 +60,10 @@ impl Clock {
 
 /// `from + by`, at the end of time if that overflows.
 pub fn later(from: Timestamp, by: Duration) -> Timestamp {
-    SignedDuration::try_from(by).ok().and_then(|by| from.checked_add(by).ok()).unwrap_or(Timestamp::MAX)
+    SignedDuration::try_from(by)
+        .ok()
+        .and_then(|by| from.checked_add(by).ok())
+        .unwrap_or(Timestamp::MAX)
 }
 
 #[derive(Debug)]
@@ -91,7 +94,11 @@ struct ManualTime {
 impl ManualClock {
     /// A clock that shows `start`.
     pub fn starting_at(start: Timestamp) -> Self {
-        Self(Arc::new(Mutex::new(ManualTime { now: start, next_sleeper: 0, sleepers: BTreeMap::new() })))
+        Self(Arc::new(Mutex::new(ManualTime {
+            now: start,
+            next_sleeper: 0,
+            sleepers: BTreeMap::new(),
+        })))
     }
 
     /// The handle to give to the code under test.

@@ -27,19 +27,31 @@ pub enum CloudError {
     Quota { message: String },
     /// The cloud asked us to slow down.
     #[error("throttled by the cloud: {message}")]
-    Throttled { message: String, retry_after: Option<Duration> },
+    Throttled {
+        message: String,
+        retry_after: Option<Duration>,
+    },
     /// The credentials are missing, wrong, expired, or lack a right.
     #[error("not authorised: {message}")]
     Auth { message: String },
     /// Nothing is known to be wrong with the request: network, 5xx, timeouts.
     #[error("temporary failure: {message}")]
-    Transient { message: String, #[source] source: Option<Cause> },
+    Transient {
+        message: String,
+        #[source]
+        source: Option<Cause>,
+    },
     /// The cloud refused the request as such; repeating it unchanged is pointless.
     #[error("refused as invalid: {message}")]
     Invalid { message: String },
     /// A launch failed, or is not finished, for a reason that users shall read on the claim's `Launched` condition.
     #[error("{message}")]
-    Create { reason: String, message: String, #[source] source: Option<Cause> },
+    Create {
+        reason: String,
+        message: String,
+        #[source]
+        source: Option<Cause>,
+    },
     /// This provider cannot restart an instance in place.
     #[error("this provider does not implement reboots")]
     RebootNotImplemented,
@@ -51,7 +63,11 @@ pub enum CloudError {
     Unevaluated { node_pool: String },
     /// Another error with a sentence on what was being done.
     #[error("{context}: {source}")]
-    Context { context: String, #[source] source: Box<CloudError> },
+    Context {
+        context: String,
+        #[source]
+        source: Box<CloudError>,
+    },
     /// Any error of a foreign type; its source chain may still hold a `CloudError`.
     #[error("{0}")]
     Other(#[source] Cause),
@@ -83,7 +99,11 @@ pub enum LaunchEffect {
     /// Delete the claim now; the NodePool is not ready anyway.
     DeleteForNodeClass,
     /// Keep the claim, show this on its `Launched` condition, and try again with backoff.
-    Retry { reason: String, message: String, after: Option<Duration> },
+    Retry {
+        reason: String,
+        message: String,
+        after: Option<Duration>,
+    },
 }
 
 /// What core does with a claim whose reboot failed.
@@ -106,39 +126,62 @@ impl CloudError {
     }
 
     pub fn insufficient_capacity(message: impl Into<String>) -> Self {
-        Self::InsufficientCapacity { message: message.into() }
+        Self::InsufficientCapacity {
+            message: message.into(),
+        }
     }
 
     pub fn node_class_not_ready(name: impl Into<String>, message: impl Into<String>) -> Self {
-        Self::NodeClassNotReady { name: name.into(), message: message.into() }
+        Self::NodeClassNotReady {
+            name: name.into(),
+            message: message.into(),
+        }
     }
 
     pub fn quota(message: impl Into<String>) -> Self {
-        Self::Quota { message: message.into() }
+        Self::Quota {
+            message: message.into(),
+        }
     }
 
     pub fn throttled(message: impl Into<String>, retry_after: Option<Duration>) -> Self {
-        Self::Throttled { message: message.into(), retry_after }
+        Self::Throttled {
+            message: message.into(),
+            retry_after,
+        }
     }
 
     pub fn auth(message: impl Into<String>) -> Self {
-        Self::Auth { message: message.into() }
+        Self::Auth {
+            message: message.into(),
+        }
     }
 
     pub fn transient(message: impl Into<String>) -> Self {
-        Self::Transient { message: message.into(), source: None }
+        Self::Transient {
+            message: message.into(),
+            source: None,
+        }
     }
 
     pub fn invalid(message: impl Into<String>) -> Self {
-        Self::Invalid { message: message.into() }
+        Self::Invalid {
+            message: message.into(),
+        }
     }
 
     pub fn create(reason: impl Into<String>, message: impl Into<String>) -> Self {
-        Self::Create { reason: reason.into(), message: message.into(), source: None }
+        Self::Create {
+            reason: reason.into(),
+            message: message.into(),
+            source: None,
+        }
     }
 
     pub fn reboot_failed(message: impl Into<String>) -> Self {
-        Self::RebootFailed { message: message.into() }
+        Self::RebootFailed {
+            message: message.into(),
+        }
     }
 
     pub fn other(error: impl Into<Cause>) -> Self {
@@ -148,7 +191,10 @@ impl CloudError {
     /// Says what was being done, and keeps the class.
     #[must_use]
     pub fn context(self, context: impl fmt::Display) -> Self {
-        Self::Context { context: context.to_string(), source: Box::new(self) }
+        Self::Context {
+            context: context.to_string(),
+            source: Box::new(self),
+        }
     }
 
     /// Takes any error in: a `CloudError` comes out as it was, everything else is wrapped.
@@ -164,8 +210,11 @@ impl CloudError {
     /// Where several classes are wrapped into each other, capacity wins over NodeClass over [`CloudError::Create`]
     /// (api.md §7.4); otherwise the outermost class counts.
     pub fn kind(&self) -> ErrorKind {
-        const FIRST: [ErrorKind; 3] =
-            [ErrorKind::InsufficientCapacity, ErrorKind::NodeClassNotReady, ErrorKind::Create];
+        const FIRST: [ErrorKind; 3] = [
+            ErrorKind::InsufficientCapacity,
+            ErrorKind::NodeClassNotReady,
+            ErrorKind::Create,
+        ];
         let mut outermost = None;
         let mut preferred = FIRST.len();
         for error in Self::chain(self) {
@@ -222,7 +271,11 @@ impl CloudError {
                         _ => None,
                     })
                     .expect("the kind Create was found in this chain");
-                LaunchEffect::Retry { reason, message, after: self.retry_after() }
+                LaunchEffect::Retry {
+                    reason,
+                    message,
+                    after: self.retry_after(),
+                }
             }
             ErrorKind::NotFound
             | ErrorKind::Throttled
@@ -335,11 +388,19 @@ mod tests {
     #[test]
     fn capacity_wins_over_node_class_wins_over_create_error() {
         let inner = CloudError::insufficient_capacity("none left");
-        let error = CloudError::Create { reason: "X".into(), message: "y".into(), source: Some(Box::new(inner)) };
+        let error = CloudError::Create {
+            reason: "X".into(),
+            message: "y".into(),
+            source: Some(Box::new(inner)),
+        };
         assert_eq!(error.launch_effect(), LaunchEffect::DeleteForCapacity);
 
         let inner = CloudError::node_class_not_ready("default", "no image");
-        let error = CloudError::Create { reason: "X".into(), message: "y".into(), source: Some(Box::new(inner)) };
+        let error = CloudError::Create {
+            reason: "X".into(),
+            message: "y".into(),
+            source: Some(Box::new(inner)),
+        };
         assert_eq!(error.launch_effect(), LaunchEffect::DeleteForNodeClass);
     }
 
@@ -362,7 +423,11 @@ mod tests {
         assert_eq!(error.kind(), ErrorKind::Other);
         assert_eq!(
             error.launch_effect(),
-            LaunchEffect::Retry { reason: LAUNCH_FAILED.into(), message: "socket closed".into(), after: None }
+            LaunchEffect::Retry {
+                reason: LAUNCH_FAILED.into(),
+                message: "socket closed".into(),
+                after: None
+            }
         );
         assert_eq!(error.metric_label(), "unknown");
     }
@@ -384,7 +449,10 @@ mod tests {
     #[test]
     fn only_final_reboot_errors_give_up() {
         assert_eq!(CloudError::RebootNotImplemented.reboot_effect(), RebootEffect::GiveUp);
-        assert_eq!(CloudError::reboot_failed("no power").reboot_effect(), RebootEffect::GiveUp);
+        assert_eq!(
+            CloudError::reboot_failed("no power").reboot_effect(),
+            RebootEffect::GiveUp
+        );
         assert_eq!(CloudError::not_found("i").reboot_effect(), RebootEffect::GiveUp);
         assert_eq!(CloudError::transient("502").reboot_effect(), RebootEffect::Retry);
     }
@@ -394,6 +462,9 @@ mod tests {
         let boxed: Cause = Box::new(CloudError::auth("key expired"));
         assert_eq!(CloudError::from_any(boxed).kind(), ErrorKind::Auth);
         let result: Result<(), CloudError> = Err(CloudError::auth("key expired"));
-        assert_eq!(result.cloud_context("signing").expect_err("an error").kind(), ErrorKind::Auth);
+        assert_eq!(
+            result.cloud_context("signing").expect_err("an error").kind(),
+            ErrorKind::Auth
+        );
     }
 }

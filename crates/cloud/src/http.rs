@@ -122,7 +122,16 @@ impl HttpClient {
         let client = settings.connect()?;
         let limiter = RateLimiter::new(clock.clone(), settings.rate);
         let observer = Box::new(observer);
-        Ok(Self { shared: Arc::new(Shared { clock, client, settings, limiter, redactor, observer }) })
+        Ok(Self {
+            shared: Arc::new(Shared {
+                clock,
+                client,
+                settings,
+                limiter,
+                redactor,
+                observer,
+            }),
+        })
     }
 
     /// For building requests; they are sent with [`send`](Self::send).
@@ -160,7 +169,14 @@ impl HttpClient {
             let result = self.attempt(endpoint, request, &id).await;
             let took = started.elapsed();
             let ending = ending(&result);
-            let attempt = Attempt { endpoint: &endpoint.name, method: &method, number, ending, took, throttled };
+            let attempt = Attempt {
+                endpoint: &endpoint.name,
+                method: &method,
+                number,
+                ending,
+                took,
+                throttled,
+            };
             self.shared.observer.attempted(&attempt);
             self.log(&attempt, &id, &result);
             if ending == Ending::Answered(StatusCode::TOO_MANY_REQUESTS) {
@@ -169,7 +185,10 @@ impl HttpClient {
             if !self.shared.settings.retry.allows(endpoint.safety, number, ending) {
                 return result;
             }
-            let asked = result.as_ref().ok().and_then(|answer| retry::retry_after(&answer.headers));
+            let asked = result
+                .as_ref()
+                .ok()
+                .and_then(|answer| retry::retry_after(&answer.headers));
             let delay = self.shared.settings.retry.delay(number, asked, &mut rand::rng());
             self.shared.clock.sleep(delay).await;
             number += 1;
@@ -178,15 +197,28 @@ impl HttpClient {
 
     async fn attempt(&self, endpoint: &Endpoint, request: reqwest::Request, id: &str) -> Result<Answer, HttpError> {
         let limit = self.shared.settings.longest_body;
-        let mut response = self.shared.client.execute(request).await.map_err(|error| self.failed(endpoint, error))?;
+        let mut response = self
+            .shared
+            .client
+            .execute(request)
+            .await
+            .map_err(|error| self.failed(endpoint, error))?;
         let mut body = BytesMut::new();
         while let Some(chunk) = response.chunk().await.map_err(|error| self.failed(endpoint, error))? {
             if body.len() + chunk.len() > limit {
-                return Err(HttpError::TooLong { endpoint: endpoint.name.clone(), limit });
+                return Err(HttpError::TooLong {
+                    endpoint: endpoint.name.clone(),
+                    limit,
+                });
             }
             body.extend_from_slice(&chunk);
         }
-        let told = self.shared.settings.answer_id_headers.iter().find_map(|name| response.headers().get(*name));
+        let told = self
+            .shared
+            .settings
+            .answer_id_headers
+            .iter()
+            .find_map(|name| response.headers().get(*name));
         let request_id = told.and_then(|told| told.to_str().ok()).unwrap_or(id).to_owned();
         Ok(Answer {
             status: response.status(),
@@ -201,7 +233,11 @@ impl HttpClient {
         let not_sent = error.is_connect() || error.is_builder();
         let message = self.shared.redactor.redact(&settings::chain(&error.without_url()));
         let endpoint = endpoint.name.clone();
-        if not_sent { HttpError::NotSent { endpoint, message } } else { HttpError::Unknown { endpoint, message } }
+        if not_sent {
+            HttpError::NotSent { endpoint, message }
+        } else {
+            HttpError::Unknown { endpoint, message }
+        }
     }
 
     fn log(&self, attempt: &Attempt<'_>, id: &str, result: &Result<Answer, HttpError>) {
@@ -226,7 +262,9 @@ impl HttpClient {
 
 impl fmt::Debug for HttpClient {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("HttpClient").field("settings", &self.shared.settings).finish_non_exhaustive()
+        f.debug_struct("HttpClient")
+            .field("settings", &self.shared.settings)
+            .finish_non_exhaustive()
     }
 }
 
@@ -243,17 +281,28 @@ fn ending(result: &Result<Answer, HttpError>) -> Ending {
 impl Endpoint {
     /// A read on behalf of something that waits for it.
     pub fn read(name: impl Into<String>) -> Self {
-        Self { name: name.into(), safety: Safety::Repeatable, lane: Lane::Urgent, timeout: None }
+        Self {
+            name: name.into(),
+            safety: Safety::Repeatable,
+            lane: Lane::Urgent,
+            timeout: None,
+        }
     }
 
     /// A read that fills a cache.
     pub fn refresh(name: impl Into<String>) -> Self {
-        Self { lane: Lane::Background, ..Self::read(name) }
+        Self {
+            lane: Lane::Background,
+            ..Self::read(name)
+        }
     }
 
     /// A change that must not happen twice.
     pub fn write(name: impl Into<String>) -> Self {
-        Self { safety: Safety::Unrepeatable, ..Self::read(name) }
+        Self {
+            safety: Safety::Unrepeatable,
+            ..Self::read(name)
+        }
     }
 }
 
@@ -288,9 +337,10 @@ impl From<HttpError> for CloudError {
     fn from(error: HttpError) -> Self {
         match error {
             HttpError::Build(error) => error,
-            HttpError::NotSent { .. } | HttpError::Unknown { .. } | HttpError::TooLong { .. } => {
-                Self::Transient { message: error.to_string(), source: None }
-            }
+            HttpError::NotSent { .. } | HttpError::Unknown { .. } | HttpError::TooLong { .. } => Self::Transient {
+                message: error.to_string(),
+                source: None,
+            },
         }
     }
 }

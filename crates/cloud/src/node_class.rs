@@ -18,7 +18,10 @@ pub struct NodeClassKind {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Readiness {
     Ready,
-    NotReady { reason: String, message: String },
+    NotReady {
+        reason: String,
+        message: String,
+    },
     /// No verdict yet, or one about an older generation.
     Unknown,
     Terminating,
@@ -79,7 +82,9 @@ impl NodeClassState {
             name: object.metadata.name.clone().unwrap_or_default(),
             generation: object.metadata.generation.unwrap_or_default(),
             deleted_at: object.metadata.deletion_timestamp.as_ref().map(|time| time.0),
-            conditions: serde_json::from_value(status).map(|status: Status| status.conditions).unwrap_or_default(),
+            conditions: serde_json::from_value(status)
+                .map(|status: Status| status.conditions)
+                .unwrap_or_default(),
         }
     }
 
@@ -91,12 +96,18 @@ impl NodeClassState {
             return Readiness::Unknown;
         };
         // A condition without observedGeneration (KWOK's is a CRD default) speaks for every generation.
-        if ready.observed_generation.is_some_and(|observed| observed != self.generation) {
+        if ready
+            .observed_generation
+            .is_some_and(|observed| observed != self.generation)
+        {
             return Readiness::Unknown;
         }
         match ready.status.as_str() {
             "True" => Readiness::Ready,
-            "False" => Readiness::NotReady { reason: ready.reason.clone(), message: ready.message.clone() },
+            "False" => Readiness::NotReady {
+                reason: ready.reason.clone(),
+                message: ready.message.clone(),
+            },
             _ => Readiness::Unknown,
         }
     }
@@ -130,7 +141,10 @@ mod tests {
         assert_eq!(readiness(class("True", json!(1))), Readiness::Unknown);
         assert_eq!(
             readiness(class("False", json!(2))),
-            Readiness::NotReady { reason: "R".into(), message: "m".into() }
+            Readiness::NotReady {
+                reason: "R".into(),
+                message: "m".into()
+            }
         );
     }
 

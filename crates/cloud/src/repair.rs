@@ -50,7 +50,11 @@ pub enum RepairPolicyError {
     #[error("repair policy {index}: priority {priority} is not within 0 and 100")]
     PriorityOutOfRange { index: usize, priority: u8 },
     #[error("repair policy {index}: the reason pattern {pattern:?} is not a regular expression: {error}")]
-    InvalidRegex { index: usize, pattern: String, error: String },
+    InvalidRegex {
+        index: usize,
+        pattern: String,
+        error: String,
+    },
     #[error("exactly one repair policy must have an empty reason pattern (the fallback), found {found}")]
     FallbackCount { found: usize },
     #[error("repair policy {index} is the fallback and must replace the node")]
@@ -123,7 +127,11 @@ impl RepairPolicies {
         for (index, policy) in policies.into_iter().enumerate() {
             errors.extend(field_errors(index, &policy));
             match Regex::new(&policy.reason_regex) {
-                Ok(reason) => compiled.push(Compiled { rank: ranks[usize::from(policy.priority)], policy, reason }),
+                Ok(reason) => compiled.push(Compiled {
+                    rank: ranks[usize::from(policy.priority)],
+                    policy,
+                    reason,
+                }),
                 Err(error) => errors.push(RepairPolicyError::InvalidRegex {
                     index,
                     pattern: policy.reason_regex,
@@ -131,8 +139,9 @@ impl RepairPolicies {
                 }),
             }
         }
-        let (mut fallbacks, specific): (Vec<_>, Vec<_>) =
-            compiled.into_iter().partition(|compiled| compiled.policy.reason_regex.is_empty());
+        let (mut fallbacks, specific): (Vec<_>, Vec<_>) = compiled
+            .into_iter()
+            .partition(|compiled| compiled.policy.reason_regex.is_empty());
         let found = fallbacks.len();
         match fallbacks.pop() {
             Some(fallback) if found == 1 && errors.is_empty() => Ok(Self { specific, fallback }),
@@ -151,8 +160,10 @@ impl RepairPolicies {
         let mut matches = Vec::new();
         for condition in conditions.iter().filter(|condition| self.names(condition)) {
             let before = matches.len();
-            let specific =
-                self.specific.iter().filter(|own| own.is_about(condition) && own.reason.is_match(&condition.reason));
+            let specific = self
+                .specific
+                .iter()
+                .filter(|own| own.is_about(condition) && own.reason.is_match(&condition.reason));
             matches.extend(specific.map(|own| own.matched(condition, node_created, Fallback::No)));
             if matches.len() == before {
                 matches.push(self.fallback.matched(condition, node_created, Fallback::Yes));
@@ -197,7 +208,10 @@ impl RepairPolicies {
 
     /// A (type, status) pair counts only if some policy names it.
     fn names(&self, condition: &NodeCondition) -> bool {
-        self.specific.iter().chain([&self.fallback]).any(|own| own.is_about(condition))
+        self.specific
+            .iter()
+            .chain([&self.fallback])
+            .any(|own| own.is_about(condition))
     }
 }
 
@@ -238,7 +252,10 @@ fn field_errors(index: usize, policy: &RepairPolicy) -> Vec<RepairPolicyError> {
         errors.push(RepairPolicyError::EmptyConditionType { index });
     }
     if policy.priority > 100 {
-        errors.push(RepairPolicyError::PriorityOutOfRange { index, priority: policy.priority });
+        errors.push(RepairPolicyError::PriorityOutOfRange {
+            index,
+            priority: policy.priority,
+        });
     }
     if policy.reason_regex.is_empty() && policy.action != RepairAction::ReplaceNode {
         errors.push(RepairPolicyError::FallbackMustReplace { index });
@@ -285,13 +302,20 @@ impl NodeCondition {
     /// The conditions of a Node; one without a transition time counts from the epoch, so that only the node's own
     /// age tolerates it.
     pub fn of(node: &k8s_openapi::api::core::v1::Node) -> Vec<Self> {
-        let conditions = node.status.iter().filter_map(|status| status.conditions.as_ref()).flatten();
+        let conditions = node
+            .status
+            .iter()
+            .filter_map(|status| status.conditions.as_ref())
+            .flatten();
         conditions
             .map(|condition| Self {
                 condition_type: condition.type_.clone(),
                 status: ConditionStatus::parse(&condition.status),
                 reason: condition.reason.clone().unwrap_or_default(),
-                last_transition: condition.last_transition_time.as_ref().map_or(Timestamp::UNIX_EPOCH, |time| time.0),
+                last_transition: condition
+                    .last_transition_time
+                    .as_ref()
+                    .map_or(Timestamp::UNIX_EPOCH, |time| time.0),
             })
             .collect()
     }

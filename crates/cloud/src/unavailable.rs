@@ -51,13 +51,24 @@ struct Entry {
 impl MarkBackoff {
     /// Always the same time, however often an offering fails.
     pub fn constant(time: Duration) -> Self {
-        Self { first: time, longest: time, memory: Duration::ZERO }
+        Self {
+            first: time,
+            longest: time,
+            memory: Duration::ZERO,
+        }
     }
 }
 
 impl<K: Ord + Clone + fmt::Debug> UnavailableOfferings<K> {
     pub fn new(clock: Clock, backoff: MarkBackoff) -> Self {
-        Self { clock, backoff, state: Mutex::new(State { version: 0, marks: BTreeMap::new() }) }
+        Self {
+            clock,
+            backoff,
+            state: Mutex::new(State {
+                version: 0,
+                marks: BTreeMap::new(),
+            }),
+        }
     }
 
     /// Marks an offering; a mark that still holds is extended, never shortened. Answers until when it holds.
@@ -89,14 +100,21 @@ impl<K: Ord + Clone + fmt::Debug> UnavailableOfferings<K> {
     {
         let now = self.clock.now();
         let state = self.state.lock();
-        state.marks.get(key).filter(|entry| entry.holds && now < entry.mark.until).map(|entry| entry.mark.clone())
+        state
+            .marks
+            .get(key)
+            .filter(|entry| entry.holds && now < entry.mark.until)
+            .map(|entry| entry.mark.clone())
     }
 
     /// All marks that hold now.
     pub fn marks(&self) -> Vec<(K, Mark)> {
         let now = self.clock.now();
         let state = self.state.lock();
-        let held = state.marks.iter().filter(|(_, entry)| entry.holds && now < entry.mark.until);
+        let held = state
+            .marks
+            .iter()
+            .filter(|(_, entry)| entry.holds && now < entry.mark.until);
         held.map(|(key, entry)| (key.clone(), entry.mark.clone())).collect()
     }
 
@@ -115,20 +133,33 @@ impl<K: Ord + Clone + fmt::Debug> UnavailableOfferings<K> {
         let now = self.clock.now();
         let mut state = self.state.lock();
         let mut ended = 0;
-        for entry in state.marks.values_mut().filter(|entry| entry.holds && entry.mark.until <= now) {
+        for entry in state
+            .marks
+            .values_mut()
+            .filter(|entry| entry.holds && entry.mark.until <= now)
+        {
             entry.holds = false;
             ended += 1;
         }
         state.version += ended;
         let memory = self.backoff.memory;
-        state.marks.retain(|_, entry| entry.holds || now <= later(entry.mark.until, memory));
+        state
+            .marks
+            .retain(|_, entry| entry.holds || now <= later(entry.mark.until, memory));
         state.version
     }
 
     fn insert(state: &mut State<K>, key: K, reason: String, until: Timestamp, held_for: Duration) -> Timestamp {
         state.version += 1;
         let until = state.marks.get(&key).map_or(until, |entry| entry.mark.until.max(until));
-        state.marks.insert(key, Entry { mark: Mark { reason, until }, held_for, holds: true });
+        state.marks.insert(
+            key,
+            Entry {
+                mark: Mark { reason, until },
+                held_for,
+                holds: true,
+            },
+        );
         until
     }
 }
@@ -187,7 +218,11 @@ mod tests {
 
     #[test]
     fn an_offering_that_keeps_failing_is_left_alone_for_longer() {
-        let (clock, cache) = cache(MarkBackoff { first: MINUTE * 3, longest: MINUTE * 10, memory: MINUTE * 60 });
+        let (clock, cache) = cache(MarkBackoff {
+            first: MINUTE * 3,
+            longest: MINUTE * 10,
+            memory: MINUTE * 60,
+        });
         for minutes in [3, 6, 10, 10] {
             let start = clock.clock().now();
             assert_eq!(cache.mark("a", "x"), later(start, MINUTE * minutes));
@@ -196,6 +231,10 @@ mod tests {
         }
         clock.advance(MINUTE * 61);
         let start = clock.clock().now();
-        assert_eq!(cache.mark("a", "x"), later(start, MINUTE * 3), "an old failure is forgotten");
+        assert_eq!(
+            cache.mark("a", "x"),
+            later(start, MINUTE * 3),
+            "an old failure is forgotten"
+        );
     }
 }

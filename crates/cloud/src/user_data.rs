@@ -51,7 +51,9 @@ impl UserData {
     /// When the template uses a variable that `variables` lacks; the values themselves are not part of the error.
     pub fn render(&self, variables: &impl Serialize) -> Result<String, UserDataError> {
         let template = self.environment.get_template(NAME).expect("parse() added the template");
-        template.render(variables).map_err(|error| UserDataError::Render(sentence(&error)))
+        template
+            .render(variables)
+            .map_err(|error| UserDataError::Render(sentence(&error)))
     }
 
     /// The variables that the template refers to, e.g. to check a NodeClass before anything is launched.
@@ -66,7 +68,9 @@ impl UserData {
 impl fmt::Debug for UserData {
     /// Without the template: people write secrets into user data.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("UserData").field("variables", &self.variables()).finish_non_exhaustive()
+        f.debug_struct("UserData")
+            .field("variables", &self.variables())
+            .finish_non_exhaustive()
     }
 }
 
@@ -76,7 +80,10 @@ impl fmt::Debug for UserData {
 /// When it is too long.
 pub fn encode(user_data: &str, limit: usize) -> Result<String, UserDataError> {
     if user_data.len() > limit {
-        return Err(UserDataError::TooLong { size: user_data.len(), limit });
+        return Err(UserDataError::TooLong {
+            size: user_data.len(),
+            limit,
+        });
     }
     Ok(STANDARD.encode(user_data))
 }
@@ -114,13 +121,19 @@ mod tests {
     #[test]
     fn an_unknown_variable_is_an_error_that_says_where() {
         let error = render("a\n{{ nope }}\n", json!({})).expect_err("undefined");
-        assert_eq!(error.to_string(), "user data cannot be rendered: undefined value (line 2)");
+        assert_eq!(
+            error.to_string(),
+            "user data cannot be rendered: undefined value (line 2)"
+        );
     }
 
     #[test]
     fn a_broken_template_is_refused_when_it_is_parsed() {
         let error = UserData::parse("{{ open").expect_err("syntax");
-        assert!(error.to_string().starts_with("user data is not a valid template: "), "{error}");
+        assert!(
+            error.to_string().starts_with("user data is not a valid template: "),
+            "{error}"
+        );
     }
 
     #[test]
@@ -131,10 +144,19 @@ mod tests {
 
     #[test]
     fn text_is_quoted_for_the_shell_and_encoded() {
-        assert_eq!(render("{{ a | shell_quote }}", json!({"a": "it's"})).expect("rendered"), r"'it'\''s'");
-        assert_eq!(render("{{ a | b64encode }}", json!({"a": "hi"})).expect("rendered"), "aGk=");
+        assert_eq!(
+            render("{{ a | shell_quote }}", json!({"a": "it's"})).expect("rendered"),
+            r"'it'\''s'"
+        );
+        assert_eq!(
+            render("{{ a | b64encode }}", json!({"a": "hi"})).expect("rendered"),
+            "aGk="
+        );
         assert_eq!(encode("hi", 2).expect("short enough"), "aGk=");
-        assert_eq!(encode("hi!", 2).expect_err("long").to_string(), "user data is 3 bytes, the cloud takes at most 2");
+        assert_eq!(
+            encode("hi!", 2).expect_err("long").to_string(),
+            "user data is 3 bytes, the cloud takes at most 2"
+        );
     }
 
     #[test]

@@ -50,8 +50,17 @@ const SLOWEST_FACTOR: f64 = 1.0 / 16.0;
 impl RateLimiter {
     pub fn new(clock: Clock, limit: RateLimit) -> Self {
         let now = clock.now();
-        let bucket = Bucket { tokens: f64::from(limit.burst), filled_at: now, factor: 1.0, slow_until: now };
-        Self { clock, limit, bucket: Mutex::new(bucket) }
+        let bucket = Bucket {
+            tokens: f64::from(limit.burst),
+            filled_at: now,
+            factor: 1.0,
+            slow_until: now,
+        };
+        Self {
+            clock,
+            limit,
+            bucket: Mutex::new(bucket),
+        }
     }
 
     /// Waits until a request may be sent. Answers how long it waited.
@@ -103,7 +112,10 @@ impl Bucket {
     fn fill(&mut self, now: Timestamp, limit: RateLimit) {
         let seconds = now.duration_since(self.filled_at).as_secs_f64().max(0.0);
         self.tokens = (self.tokens + seconds * limit.per_second * self.factor).min(f64::from(limit.burst));
-        let recovering = now.duration_since(self.slow_until.max(self.filled_at)).as_secs_f64().max(0.0);
+        let recovering = now
+            .duration_since(self.slow_until.max(self.filled_at))
+            .as_secs_f64()
+            .max(0.0);
         self.factor = (self.factor + recovering * RECOVERY_PER_SECOND).min(1.0);
         self.filled_at = now;
     }

@@ -51,7 +51,9 @@ impl Redactor {
 
 impl fmt::Debug for Redactor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Redactor").field("secrets", &self.secrets.read().len()).finish()
+        f.debug_struct("Redactor")
+            .field("secrets", &self.secrets.read().len())
+            .finish()
     }
 }
 

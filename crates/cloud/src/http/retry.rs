@@ -77,7 +77,9 @@ impl RetryPolicy {
 
     /// How long to wait before attempt `attempt + 1`: exponential, with full jitter above half.
     pub fn delay(&self, attempt: u32, asked: Option<Duration>, random: &mut impl Rng) -> Duration {
-        let doubled = self.first_delay.saturating_mul(1u32.checked_shl(attempt - 1).unwrap_or(u32::MAX));
+        let doubled = self
+            .first_delay
+            .saturating_mul(1u32.checked_shl(attempt - 1).unwrap_or(u32::MAX));
         let longest = doubled.min(self.longest_delay);
         let own = longest.mul_f64(random.random_range(0.5..=1.0));
         asked.map_or(own, |asked| own.max(asked.min(LONGEST_RETRY_AFTER)))
@@ -119,7 +121,10 @@ mod tests {
 
     #[test]
     fn the_last_attempt_is_the_last() {
-        let policy = RetryPolicy { attempts: 2, ..RetryPolicy::default() };
+        let policy = RetryPolicy {
+            attempts: 2,
+            ..RetryPolicy::default()
+        };
         assert!(policy.allows(Safety::Repeatable, 1, Ending::NotSent));
         assert!(!policy.allows(Safety::Repeatable, 2, Ending::NotSent));
     }
@@ -130,10 +135,19 @@ mod tests {
         let mut random = rand::rng();
         for (attempt, most) in [(1, 200), (2, 400), (3, 800), (9, 5000), (60, 5000)] {
             let delay = policy.delay(attempt, None, &mut random);
-            assert!(delay <= Duration::from_millis(most) && delay >= Duration::from_millis(most / 2), "{delay:?}");
+            assert!(
+                delay <= Duration::from_millis(most) && delay >= Duration::from_millis(most / 2),
+                "{delay:?}"
+            );
         }
-        assert_eq!(policy.delay(1, Some(Duration::from_secs(7)), &mut random), Duration::from_secs(7));
-        assert_eq!(policy.delay(1, Some(Duration::from_secs(700)), &mut random), LONGEST_RETRY_AFTER);
+        assert_eq!(
+            policy.delay(1, Some(Duration::from_secs(7)), &mut random),
+            Duration::from_secs(7)
+        );
+        assert_eq!(
+            policy.delay(1, Some(Duration::from_secs(700)), &mut random),
+            LONGEST_RETRY_AFTER
+        );
     }
 
     #[test]
@@ -142,7 +156,10 @@ mod tests {
         assert_eq!(retry_after(&headers), None);
         headers.insert(RETRY_AFTER, "3".parse().expect("a header value"));
         assert_eq!(retry_after(&headers), Some(Duration::from_secs(3)));
-        headers.insert(RETRY_AFTER, "Wed, 21 Oct 2026 07:28:00 GMT".parse().expect("a header value"));
+        headers.insert(
+            RETRY_AFTER,
+            "Wed, 21 Oct 2026 07:28:00 GMT".parse().expect("a header value"),
+        );
         assert_eq!(retry_after(&headers), None);
     }
 }

@@ -67,7 +67,10 @@ impl Default for HttpSettings {
             connect_timeout: Duration::from_secs(10),
             trust: Trust::default(),
             proxy: ProxyChoice::default(),
-            rate: RateLimit { per_second: 10.0, burst: 20 },
+            rate: RateLimit {
+                per_second: 10.0,
+                burst: 20,
+            },
             retry: RetryPolicy::default(),
             user_agent: concat!("karpenter/", env!("CARGO_PKG_VERSION")).to_owned(),
             longest_body: 8 * 1024 * 1024,
@@ -107,7 +110,9 @@ impl HttpSettings {
                 builder.proxy(proxy)
             }
         };
-        builder.build().map_err(|error| HttpSettingsError::Client(chain(&error.without_url())))
+        builder
+            .build()
+            .map_err(|error| HttpSettingsError::Client(chain(&error.without_url())))
     }
 }
 
@@ -122,8 +127,8 @@ pub fn install_crypto_provider() {
 }
 
 fn certificates(pem: &[u8]) -> Result<Vec<reqwest::Certificate>, HttpSettingsError> {
-    let certificates = reqwest::Certificate::from_pem_bundle(pem)
-        .map_err(|error| HttpSettingsError::CaBundle(chain(&error)))?;
+    let certificates =
+        reqwest::Certificate::from_pem_bundle(pem).map_err(|error| HttpSettingsError::CaBundle(chain(&error)))?;
     if certificates.is_empty() {
         return Err(HttpSettingsError::CaBundle("it is empty".to_owned()));
     }
@@ -141,8 +146,9 @@ fn without_password(url: &Url) -> String {
 
 /// An error with its causes: reqwest's own text says little more than "error sending request".
 pub(super) fn chain(error: &(dyn std::error::Error + 'static)) -> String {
-    let causes: Vec<String> =
-        std::iter::successors(Some(error), |error| (*error).source()).map(ToString::to_string).collect();
+    let causes: Vec<String> = std::iter::successors(Some(error), |error| (*error).source())
+        .map(ToString::to_string)
+        .collect();
     causes.join(": ")
 }
 
@@ -156,13 +162,19 @@ mod tests {
 
     #[test]
     fn a_bundle_without_a_certificate_is_refused() {
-        let settings = HttpSettings { trust: Trust::OnlyBundle(b"nonsense".to_vec()), ..HttpSettings::default() };
+        let settings = HttpSettings {
+            trust: Trust::OnlyBundle(b"nonsense".to_vec()),
+            ..HttpSettings::default()
+        };
         assert!(matches!(connect(settings), Err(HttpSettingsError::CaBundle(_))));
     }
 
     #[test]
     fn verification_can_be_switched_off() {
-        let settings = HttpSettings { trust: Trust::Anything, ..HttpSettings::default() };
+        let settings = HttpSettings {
+            trust: Trust::Anything,
+            ..HttpSettings::default()
+        };
         connect(settings).expect("a client");
     }
 

@@ -40,7 +40,10 @@ impl HttpObserver for Recorder {
 fn client(settings: HttpSettings) -> (HttpClient, Recorder) {
     let recorder = Recorder::default();
     let clock = Clock::from_source(Impatient(ManualClock::starting_at(Timestamp::UNIX_EPOCH)));
-    let settings = HttpSettings { proxy: ProxyChoice::Direct, ..settings };
+    let settings = HttpSettings {
+        proxy: ProxyChoice::Direct,
+        ..settings
+    };
     let client = HttpClient::new(clock, settings, Redactor::default(), recorder.clone()).expect("a client");
     (client, recorder)
 }
@@ -48,7 +51,10 @@ fn client(settings: HttpSettings) -> (HttpClient, Recorder) {
 async fn send(client: &HttpClient, endpoint: Endpoint, url: String) -> Result<Answer, HttpError> {
     client
         .send(&endpoint, |requests| {
-            requests.get(&url).build().map_err(|error| CloudError::invalid(error.to_string()))
+            requests
+                .get(&url)
+                .build()
+                .map_err(|error| CloudError::invalid(error.to_string()))
         })
         .await
 }
@@ -60,24 +66,41 @@ fn answered(status: u16) -> Ending {
 #[tokio::test]
 async fn a_read_is_repeated_after_a_temporary_failure() {
     let server = MockServer::start().await;
-    let flaky = Mock::given(method("GET")).respond_with(ResponseTemplate::new(502)).up_to_n_times(2);
+    let flaky = Mock::given(method("GET"))
+        .respond_with(ResponseTemplate::new(502))
+        .up_to_n_times(2);
     flaky.mount(&server).await;
     let fine = ResponseTemplate::new(200).set_body_string(r#"{"ok":true}"#);
-    Mock::given(path("/zones")).and(header_exists("x-request-id")).respond_with(fine).mount(&server).await;
+    Mock::given(path("/zones"))
+        .and(header_exists("x-request-id"))
+        .respond_with(fine)
+        .mount(&server)
+        .await;
     let (client, recorder) = client(HttpSettings::default());
 
-    let answer = send(&client, Endpoint::read("zones"), format!("{}/zones", server.uri())).await.expect("an answer");
+    let answer = send(&client, Endpoint::read("zones"), format!("{}/zones", server.uri()))
+        .await
+        .expect("an answer");
 
     assert_eq!(answer.json::<serde_json::Value>().expect("JSON")["ok"], true);
-    assert_eq!(*recorder.0.lock(), [(1, answered(502)), (2, answered(502)), (3, answered(200))]);
+    assert_eq!(
+        *recorder.0.lock(),
+        [(1, answered(502)), (2, answered(502)), (3, answered(200))]
+    );
 }
 
 #[tokio::test]
 async fn a_write_is_not_repeated_when_it_may_have_happened() {
     let server = MockServer::start().await;
-    Mock::given(method("GET")).respond_with(ResponseTemplate::new(502)).expect(1).mount(&server).await;
+    Mock::given(method("GET"))
+        .respond_with(ResponseTemplate::new(502))
+        .expect(1)
+        .mount(&server)
+        .await;
     let (client, _) = client(HttpSettings::default());
-    let answer = send(&client, Endpoint::write("deploy"), server.uri()).await.expect("an answer");
+    let answer = send(&client, Endpoint::write("deploy"), server.uri())
+        .await
+        .expect("an answer");
     assert_eq!(answer.status, 502);
 }
 
@@ -85,9 +108,16 @@ async fn a_write_is_not_repeated_when_it_may_have_happened() {
 async fn a_write_that_timed_out_is_reported_as_unknown() {
     let server = MockServer::start().await;
     let slow = ResponseTemplate::new(200).set_delay(Duration::from_secs(30));
-    Mock::given(method("GET")).respond_with(slow).expect(1).mount(&server).await;
+    Mock::given(method("GET"))
+        .respond_with(slow)
+        .expect(1)
+        .mount(&server)
+        .await;
     let (client, _) = client(HttpSettings::default());
-    let endpoint = Endpoint { timeout: Some(Duration::from_millis(50)), ..Endpoint::write("deploy") };
+    let endpoint = Endpoint {
+        timeout: Some(Duration::from_millis(50)),
+        ..Endpoint::write("deploy")
+    };
     let error = send(&client, endpoint, server.uri()).await.expect_err("no answer");
     assert!(matches!(error, HttpError::Unknown { .. }), "{error:?}");
 }
@@ -96,10 +126,19 @@ async fn a_write_that_timed_out_is_reported_as_unknown() {
 async fn a_write_that_was_throttled_is_sent_again() {
     let server = MockServer::start().await;
     let busy = ResponseTemplate::new(429).insert_header("retry-after", "2");
-    Mock::given(method("GET")).respond_with(busy).up_to_n_times(1).mount(&server).await;
-    Mock::given(method("GET")).respond_with(ResponseTemplate::new(200)).mount(&server).await;
+    Mock::given(method("GET"))
+        .respond_with(busy)
+        .up_to_n_times(1)
+        .mount(&server)
+        .await;
+    Mock::given(method("GET"))
+        .respond_with(ResponseTemplate::new(200))
+        .mount(&server)
+        .await;
     let (client, recorder) = client(HttpSettings::default());
-    send(&client, Endpoint::write("deploy"), server.uri()).await.expect("an answer");
+    send(&client, Endpoint::write("deploy"), server.uri())
+        .await
+        .expect("an answer");
     assert_eq!(*recorder.0.lock(), [(1, answered(429)), (2, answered(200))]);
 }
 
@@ -108,7 +147,9 @@ async fn a_refused_connection_was_certainly_not_sent_and_tells_no_secret() {
     let (client, recorder) = client(HttpSettings::default());
     client.redactor().add(&"topsecretkey".to_owned().into());
     let url = "http://127.0.0.1:1/?apikey=topsecretkey".to_owned();
-    let error = send(&client, Endpoint::write("deploy"), url).await.expect_err("nobody listens");
+    let error = send(&client, Endpoint::write("deploy"), url)
+        .await
+        .expect_err("nobody listens");
     assert!(matches!(error, HttpError::NotSent { .. }), "{error:?}");
     assert_eq!(recorder.0.lock().len(), 4, "not sent, so safe to try again");
     assert!(!format!("{error} {error:?}").contains("topsecretkey"));
@@ -119,14 +160,23 @@ async fn a_refused_connection_was_certainly_not_sent_and_tells_no_secret() {
 #[tokio::test]
 async fn every_attempt_is_built_anew() {
     let server = MockServer::start().await;
-    Mock::given(path("/1")).respond_with(ResponseTemplate::new(503)).mount(&server).await;
-    Mock::given(path("/2")).respond_with(ResponseTemplate::new(200)).mount(&server).await;
+    Mock::given(path("/1"))
+        .respond_with(ResponseTemplate::new(503))
+        .mount(&server)
+        .await;
+    Mock::given(path("/2"))
+        .respond_with(ResponseTemplate::new(200))
+        .mount(&server)
+        .await;
     let (client, _) = client(HttpSettings::default());
     let built = AtomicU32::new(0);
     let answer = client
         .send(&Endpoint::read("signed"), |requests| {
             let number = built.fetch_add(1, Ordering::Relaxed) + 1;
-            requests.get(format!("{}/{number}", server.uri())).build().map_err(CloudError::other)
+            requests
+                .get(format!("{}/{number}", server.uri()))
+                .build()
+                .map_err(CloudError::other)
         })
         .await;
     assert_eq!(answer.expect("an answer").status, 200);
@@ -137,8 +187,13 @@ async fn an_answer_longer_than_allowed_is_refused() {
     let server = MockServer::start().await;
     let long = ResponseTemplate::new(200).set_body_bytes(vec![b'x'; 101]);
     Mock::given(method("GET")).respond_with(long).mount(&server).await;
-    let (client, _) = client(HttpSettings { longest_body: 100, ..HttpSettings::default() });
-    let error = send(&client, Endpoint::write("catalog"), server.uri()).await.expect_err("too long");
+    let (client, _) = client(HttpSettings {
+        longest_body: 100,
+        ..HttpSettings::default()
+    });
+    let error = send(&client, Endpoint::write("catalog"), server.uri())
+        .await
+        .expect_err("too long");
     assert!(matches!(error, HttpError::TooLong { limit: 100, .. }), "{error:?}");
 }
 
@@ -147,9 +202,17 @@ async fn the_clouds_own_request_id_is_kept() {
     let server = MockServer::start().await;
     let told = ResponseTemplate::new(403).insert_header("x-query-id", "EU.1");
     Mock::given(method("GET")).respond_with(told).mount(&server).await;
-    let (client, _) = client(HttpSettings { answer_id_headers: vec!["x-query-id"], ..HttpSettings::default() });
-    let answer = send(&client, Endpoint::read("me"), server.uri()).await.expect("an answer");
+    let (client, _) = client(HttpSettings {
+        answer_id_headers: vec!["x-query-id"],
+        ..HttpSettings::default()
+    });
+    let answer = send(&client, Endpoint::read("me"), server.uri())
+        .await
+        .expect("an answer");
     let error = answer.default_error("reading the account");
     assert_eq!(error.kind(), ErrorKind::Auth);
-    assert_eq!(error.to_string(), "not authorised: reading the account (HTTP 403, request EU.1)");
+    assert_eq!(
+        error.to_string(),
+        "not authorised: reading the account (HTTP 403, request EU.1)"
+    );
 }

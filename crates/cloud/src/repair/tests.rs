@@ -3,7 +3,10 @@ use super::*;
 const MINUTE: Duration = Duration::from_secs(60);
 
 fn at(minute: u64) -> Timestamp {
-    later("2026-01-01T00:00:00Z".parse().expect("a valid timestamp"), MINUTE * u32::try_from(minute).expect("small"))
+    later(
+        "2026-01-01T00:00:00Z".parse().expect("a valid timestamp"),
+        MINUTE * u32::try_from(minute).expect("small"),
+    )
 }
 
 fn policy(condition_type: &str, reason_regex: &str, minutes: u32) -> RepairPolicy {
@@ -37,9 +40,16 @@ fn validation_collects_everything_that_is_wrong() {
     empty_type.priority = 101;
     let mut rebooting_fallback = policy("Ready", "", 1);
     rebooting_fallback.action = RepairAction::RebootNode;
-    let errors = RepairPolicies::new(vec![empty_type, policy("Disk", "(", 1), rebooting_fallback]).expect_err("invalid");
+    let errors =
+        RepairPolicies::new(vec![empty_type, policy("Disk", "(", 1), rebooting_fallback]).expect_err("invalid");
     assert_eq!(errors[0], RepairPolicyError::EmptyConditionType { index: 0 });
-    assert_eq!(errors[1], RepairPolicyError::PriorityOutOfRange { index: 0, priority: 101 });
+    assert_eq!(
+        errors[1],
+        RepairPolicyError::PriorityOutOfRange {
+            index: 0,
+            priority: 101
+        }
+    );
     assert!(matches!(&errors[2], RepairPolicyError::InvalidRegex { index: 1, .. }));
     assert_eq!(errors[3], RepairPolicyError::FallbackMustReplace { index: 2 });
     assert_eq!(errors.len(), 4);
@@ -51,7 +61,10 @@ fn exactly_one_fallback_is_needed() {
     assert_eq!(none, [RepairPolicyError::FallbackCount { found: 0 }]);
     let two = RepairPolicies::new(vec![policy("Ready", "", 1), policy("Disk", "", 1)]).expect_err("two fallbacks");
     assert_eq!(two, [RepairPolicyError::FallbackCount { found: 2 }]);
-    assert_eq!(RepairPolicies::new(vec![]).expect_err("empty"), [RepairPolicyError::Empty]);
+    assert_eq!(
+        RepairPolicies::new(vec![]).expect_err("empty"),
+        [RepairPolicyError::Empty]
+    );
 }
 
 #[test]
@@ -93,7 +106,12 @@ fn not_before_restarts_the_toleration() {
     let set = policies(vec![policy("Ready", "", 10)]);
     let matches = set.matches(&[condition("Ready", "", 0)], at(0));
     assert!(RepairPolicies::resolve(&matches, at(25), Some(at(20))).is_none());
-    assert_eq!(RepairPolicies::resolve(&matches, at(30), Some(at(20))).expect("eligible").eligible_at, at(30));
+    assert_eq!(
+        RepairPolicies::resolve(&matches, at(30), Some(at(20)))
+            .expect("eligible")
+            .eligible_at,
+        at(30)
+    );
 }
 
 #[test]
@@ -120,14 +138,22 @@ fn the_most_disruptive_action_wins_and_the_shortest_bound_of_all_applies() {
 fn equal_actions_are_decided_by_priority_then_eligibility_then_type_name() {
     let mut urgent = policy("Zeta", "x", 0);
     urgent.priority = 60;
-    let set = policies(vec![policy("Ready", "", 10), urgent, policy("Beta", "x", 0), policy("Alpha", "x", 0)]);
+    let set = policies(vec![
+        policy("Ready", "", 10),
+        urgent,
+        policy("Beta", "x", 0),
+        policy("Alpha", "x", 0),
+    ]);
     let decide = |conditions: &[NodeCondition]| {
         let repair = RepairPolicies::resolve(&set.matches(conditions, at(0)), at(9), None).expect("eligible");
         repair.condition.condition_type
     };
     assert_eq!(decide(&[condition("Alpha", "x", 0), condition("Zeta", "x", 5)]), "Zeta");
     assert_eq!(decide(&[condition("Alpha", "x", 5), condition("Beta", "x", 0)]), "Beta");
-    assert_eq!(decide(&[condition("Beta", "x", 0), condition("Alpha", "x", 0)]), "Alpha");
+    assert_eq!(
+        decide(&[condition("Beta", "x", 0), condition("Alpha", "x", 0)]),
+        "Alpha"
+    );
 }
 
 #[test]
@@ -138,7 +164,9 @@ fn thirty_minutes_of_waiting_equal_one_priority_rank() {
     high.priority = 90;
     let set = policies(vec![policy("Ready", "", 10), low, high]);
     let score = |conditions: &[NodeCondition], now| {
-        RepairPolicies::resolve(&set.matches(conditions, at(0)), now, None).expect("eligible").score
+        RepairPolicies::resolve(&set.matches(conditions, at(0)), now, None)
+            .expect("eligible")
+            .score
     };
     assert_eq!(score(&[condition("Low", "x", 0)], at(0)), 0.0);
     assert_eq!(score(&[condition("High", "x", 0)], at(0)), 2.0);
