@@ -79,12 +79,7 @@ impl<K: Eq + Hash + Clone, V> TtlCache<K, V> {
         F: Future<Output = Result<V, E>>,
         E: fmt::Display,
     {
-        let slot = self
-            .slots
-            .lock()
-            .entry(key.clone())
-            .or_insert_with(Arc::default)
-            .clone();
+        let slot = self.slots.lock().entry(key.clone()).or_default().clone();
         if let Some(value) = self.fresh(&slot) {
             self.metrics.count(self.name, "hit");
             return Ok(value);

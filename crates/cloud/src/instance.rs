@@ -71,3 +71,51 @@ impl Instance {
         status.allocatable = Some(self.allocatable.clone());
     }
 }
+
+impl ClaimMark {
+    /// The mark of a claim as the API server stores it.
+    pub fn of(claim: &NodeClaim) -> Self {
+        Self {
+            name: claim.metadata.name.clone().unwrap_or_default(),
+            uid: claim.metadata.uid.clone().unwrap_or_default(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn claim_labels_and_provider_annotations_win_when_a_launch_is_merged() {
+        let mut claim: NodeClaim = serde_json::from_value(json!({
+            "apiVersion": "karpenter.sh/v1", "kind": "NodeClaim",
+            "metadata": {"name": "a", "uid": "u", "labels": {"team": "blue"}, "annotations": {"hash": "old"}},
+            "spec": {
+                "requirements": [],
+                "nodeClassRef": {"group": "karpenter.kwok.sh", "kind": "KWOKNodeClass", "name": "default"},
+            },
+        }))
+        .expect("a NodeClaim");
+        let instance = Instance {
+            provider_id: "kwok://a".into(),
+            labels: [("team".into(), "red".into()), ("zone".into(), "z".into())].into(),
+            annotations: [("hash".into(), "new".into())].into(),
+            ..Instance::default()
+        };
+        instance.apply_to(&mut claim);
+        let labels = claim.metadata.labels.clone().expect("labels");
+        assert_eq!((labels["team"].as_str(), labels["zone"].as_str()), ("blue", "z"));
+        assert_eq!(claim.metadata.annotations.as_ref().expect("annotations")["hash"], "new");
+        assert_eq!(claim.provider_id(), Some("kwok://a"));
+        assert_eq!(
+            ClaimMark::of(&claim),
+            ClaimMark {
+                name: "a".into(),
+                uid: "u".into()
+            }
+        );
+    }
+}

@@ -48,7 +48,9 @@ pub enum Owner {
 
 impl Ownership {
     pub fn new(cluster: impl Into<String>) -> Self {
-        Self { cluster: cluster.into() }
+        Self {
+            cluster: cluster.into(),
+        }
     }
 
     pub fn cluster(&self) -> &str {
@@ -73,9 +75,10 @@ impl Ownership {
             return Owner::Foreign;
         }
         match (tags.get(CLAIM_TAG), tags.get(CLAIM_UID_TAG)) {
-            (name, Some(uid)) if !uid.is_empty() => {
-                Owner::Ours(ClaimMark { name: name.cloned().unwrap_or_default(), uid: uid.clone() })
-            }
+            (name, Some(uid)) if !uid.is_empty() => Owner::Ours(ClaimMark {
+                name: name.cloned().unwrap_or_default(),
+                uid: uid.clone(),
+            }),
             _ => Owner::Unclear,
         }
     }
@@ -86,7 +89,10 @@ impl Ownership {
 impl NameRules {
     /// For clouds whose machine names become host names: at most 63 characters.
     pub fn host_name(prefix: impl Into<String>) -> Self {
-        Self { prefix: prefix.into(), longest: 63 }
+        Self {
+            prefix: prefix.into(),
+            longest: 63,
+        }
     }
 
     /// The name of a claim's machine, for launch attempt 1, 2, ….
@@ -97,7 +103,13 @@ impl NameRules {
         let mut name: String = format!("{}{}", self.prefix, claim.name)
             .to_lowercase()
             .chars()
-            .map(|char| if char.is_ascii_lowercase() || char.is_ascii_digit() { char } else { '-' })
+            .map(|char| {
+                if char.is_ascii_lowercase() || char.is_ascii_digit() {
+                    char
+                } else {
+                    '-'
+                }
+            })
             .collect();
         if !name.starts_with(|first: char| first.is_ascii_lowercase()) {
             name.insert(0, 'n');
@@ -108,7 +120,11 @@ impl NameRules {
             name = format!("{}-{}", name.trim_end_matches('-'), short_hash(&claim.uid));
         }
         let name = name.trim_end_matches('-');
-        if attempt < 2 { name.to_owned() } else { format!("{name}-{attempt}") }
+        if attempt < 2 {
+            name.to_owned()
+        } else {
+            format!("{name}-{attempt}")
+        }
     }
 }
 
@@ -127,14 +143,23 @@ mod tests {
     use super::*;
 
     fn claim(name: &str) -> ClaimMark {
-        ClaimMark { name: name.into(), uid: "6f1b0a51-0c3f-4a7e-8f6b-3d9f0c2f7a11".into() }
+        ClaimMark {
+            name: name.into(),
+            uid: "6f1b0a51-0c3f-4a7e-8f6b-3d9f0c2f7a11".into(),
+        }
     }
 
     #[test]
     fn a_machine_is_named_after_its_claim() {
         let rules = NameRules::host_name("karpenter-");
-        assert_eq!(rules.machine_name(&claim("default-x7k2p"), 1), "karpenter-default-x7k2p");
-        assert_eq!(rules.machine_name(&claim("default-x7k2p"), 3), "karpenter-default-x7k2p-3");
+        assert_eq!(
+            rules.machine_name(&claim("default-x7k2p"), 1),
+            "karpenter-default-x7k2p"
+        );
+        assert_eq!(
+            rules.machine_name(&claim("default-x7k2p"), 3),
+            "karpenter-default-x7k2p-3"
+        );
         assert_eq!(NameRules::host_name("").machine_name(&claim("9.lives."), 1), "n9-lives");
     }
 
@@ -142,7 +167,10 @@ mod tests {
     fn long_names_are_told_apart_by_the_uid() {
         let rules = NameRules::host_name("karpenter-");
         let first = claim(&"a".repeat(80));
-        let second = ClaimMark { uid: "another".into(), ..first.clone() };
+        let second = ClaimMark {
+            uid: "another".into(),
+            ..first.clone()
+        };
         assert_ne!(rules.machine_name(&first, 1), rules.machine_name(&second, 1));
         assert_eq!(rules.machine_name(&first, 1), rules.machine_name(&first, 1));
     }

@@ -62,7 +62,11 @@ impl HookOutcome {
             }
             hooks.push(name.to_owned());
         }
-        if hooks.is_empty() { Self::Proceed } else { Self::Pending { hooks, retry_after } }
+        if hooks.is_empty() {
+            Self::Proceed
+        } else {
+            Self::Pending { hooks, retry_after }
+        }
     }
 }
 
@@ -80,8 +84,17 @@ mod tests {
             ("failed", None),
         ]);
         let hooks = vec!["b".to_owned(), "c".to_owned(), "failed".to_owned()];
-        assert_eq!(outcome, HookOutcome::Pending { hooks, retry_after: Some(seconds(5)) });
-        assert_eq!(HookOutcome::of([("a", Some(HookVerdict::Proceed))]), HookOutcome::Proceed);
+        assert_eq!(
+            outcome,
+            HookOutcome::Pending {
+                hooks,
+                retry_after: Some(seconds(5))
+            }
+        );
+        assert_eq!(
+            HookOutcome::of([("a", Some(HookVerdict::Proceed))]),
+            HookOutcome::Proceed
+        );
         assert_eq!(HookOutcome::of([]), HookOutcome::Proceed);
     }
 }
