@@ -1,0 +1,100 @@
+//! The answer: nodes to launch, pods placed on nodes that exist, and why the rest found no place.
+
+use std::sync::Arc;
+
+use karpenter_api::requirement::Requirements;
+use karpenter_api::resources::ResourceList;
+
+use crate::model::{InstanceType, Labels, NodePool, Pod};
+use crate::reason::Unschedulable;
+
+#[derive(Debug, Clone, Default)]
+pub struct Plan {
+    /// In the order in which they were opened.
+    pub claims: Vec<PlannedClaim>,
+    /// Existing nodes that take at least one pod, in scheduling order.
+    pub existing: Vec<NodePlacement>,
+    pub unschedulable: Vec<Unschedulable>,
+    /// Pods that wait for a reservation which others hold in this pass; not a failure (scheduling.md §3.12).
+    pub deferred: Vec<Unschedulable>,
+    /// Pods that were not decided on when the budget ran out; neither placed nor failed.
+    pub not_reached: Vec<Arc<Pod>>,
+    /// Soft constraints that were given up, per placed pod.
+    pub relaxations: Vec<Relaxed>,
+    /// NodePools whose requirements leave no instance type, with the sentence for the event on the NodePool.
+    pub empty_pools: Vec<EmptyPool>,
+}
+
+impl Plan {
+    /// Price per hour of the cheapest offering of every new claim.
+    pub fn price(&self) -> f64 {
+        self.claims.iter().filter_map(|claim| claim.cheapest.as_ref()).map(|cheapest| cheapest.price).sum()
+    }
+
+    /// Every pod found a place.
+    pub fn is_complete(&self) -> bool {
+        self.unschedulable.is_empty() && self.deferred.is_empty() && self.not_reached.is_empty()
+    }
+}
+
+/// A node to launch.
+#[derive(Debug, Clone)]
+pub struct PlannedClaim {
+    pub node_pool: Arc<NodePool>,
+    /// Ascending by the price of the cheapest launchable compatible offering, then by name; cut as for a NodeClaim.
+    pub instance_types: Vec<Arc<InstanceType>>,
+    /// Final: the placeholder hostname is gone, reservations and simulation-only keys are settled. Does not yet name the
+    /// instance types.
+    pub requirements: Requirements,
+    /// What the node will carry: template labels and one concrete value per custom requirement.
+    pub labels: Labels,
+    pub pods: Vec<Arc<Pod>>,
+    /// Pods and the least daemon overhead among the instance types.
+    pub requests: ResourceList,
+    /// `None` only when no launchable offering is left (a full reservation).
+    pub cheapest: Option<LaunchOffering>,
+    /// Reservations that this claim holds.
+    pub reservations: Vec<String>,
+    /// minValues were lowered to what the catalogue has (BestEffort).
+    pub min_values_relaxed: bool,
+    pub price_overlaid: bool,
+    pub capacity_overlaid: bool,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct LaunchOffering {
+    pub instance_type: String,
+    pub zone: String,
+    pub capacity_type: String,
+    pub price: f64,
+}
+
+#[derive(Debug, Clone)]
+pub struct NodePlacement {
+    pub node: Arc<str>,
+    pub pods: Vec<Arc<Pod>>,
+}
+
+#[derive(Debug, Clone)]
+pub struct Relaxed {
+    pub pod: Arc<Pod>,
+    pub steps: Vec<Relaxation>,
+}
+
+/// One soft constraint that was given up (scheduling.md §6).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Relaxation {
+    /// Moved on to the next of several required node-affinity terms.
+    RequiredNodeTerm { remaining: usize },
+    PreferredPodAffinity { topology_key: String },
+    PreferredPodAntiAffinity { topology_key: String },
+    PreferredNodeTerm { weight: i32 },
+    ScheduleAnywaySpread { topology_key: String },
+    ToleratePreferNoSchedule,
+}
+
+#[derive(Debug, Clone)]
+pub struct EmptyPool {
+    pub node_pool: Arc<NodePool>,
+    pub min_values_unmet: bool,
+}
