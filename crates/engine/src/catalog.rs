@@ -53,7 +53,12 @@ impl Catalog {
     /// Interns pools with their types. Pools are asked by weight, heaviest first, then by name in descending order; static
     /// ones seed nothing (scheduling.md §4.1).
     pub fn new(mut pools: Vec<PoolTypes>, rules: LabelRules) -> Catalog {
-        pools.sort_by(|a, b| b.pool.weight.cmp(&a.pool.weight).then_with(|| b.pool.name.cmp(&a.pool.name)));
+        pools.sort_by(|a, b| {
+            b.pool
+                .weight
+                .cmp(&a.pool.weight)
+                .then_with(|| b.pool.name.cmp(&a.pool.name))
+        });
         let mut tables = Tables::new(rules.clone());
         let mut dims = Dims::new();
         let mut templates = Vec::new();
@@ -65,10 +70,22 @@ impl Catalog {
             let set = template_set(&mut tables, pool);
             let rows = Rows::new(&mut tables, &mut dims, set, instance_types);
             universe.add(&mut tables, pool, instance_types);
-            templates.push(Template { pool: pool.clone(), set, rows: Arc::new(rows) });
+            templates.push(Template {
+                pool: pool.clone(),
+                set,
+                rows: Arc::new(rows),
+            });
         }
         let has_reservations = templates.iter().any(|template| template.rows.has_reservations());
-        Catalog { pools, rules, tables, dims, templates, universe, has_reservations }
+        Catalog {
+            pools,
+            rules,
+            tables,
+            dims,
+            templates,
+            universe,
+            has_reservations,
+        }
     }
 
     /// All pools with the types they were given, in the order in which they are asked.
@@ -82,7 +99,10 @@ impl Catalog {
 
     /// The instance type that a node of this pool with this instance-type label is.
     pub fn instance_type(&self, pool: &str, name: &str) -> Option<&Arc<InstanceType>> {
-        self.pool(pool)?.instance_types.iter().find(|instance_type| instance_type.name == name)
+        self.pool(pool)?
+            .instance_types
+            .iter()
+            .find(|instance_type| instance_type.name == name)
     }
 
     pub fn label_rules(&self) -> &LabelRules {
@@ -92,7 +112,11 @@ impl Catalog {
 
 /// `spec.requirements` ∩ node labels ∩ the labels that a node will have once it is up, for daemons that select on them.
 fn template_set(tables: &mut Tables, pool: &NodePool) -> SetId {
-    let mut entries: Vec<_> = pool.requirements.iter().map(|requirement| tables.requirement(requirement)).collect();
+    let mut entries: Vec<_> = pool
+        .requirements
+        .iter()
+        .map(|requirement| tables.requirement(requirement))
+        .collect();
     for (key, value) in &pool.node_labels() {
         entries.push(tables.label(key, value));
     }
@@ -133,7 +157,12 @@ impl Universe {
             }
         }
         for (key, value) in values {
-            self.domains.entry(key).or_default().entry(value).or_default().push(taints.clone());
+            self.domains
+                .entry(key)
+                .or_default()
+                .entry(value)
+                .or_default()
+                .push(taints.clone());
         }
     }
 

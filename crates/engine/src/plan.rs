@@ -28,7 +28,11 @@ pub struct Plan {
 impl Plan {
     /// Price per hour of the cheapest offering of every new claim.
     pub fn price(&self) -> f64 {
-        self.claims.iter().filter_map(|claim| claim.cheapest.as_ref()).map(|cheapest| cheapest.price).sum()
+        self.claims
+            .iter()
+            .filter_map(|claim| claim.cheapest.as_ref())
+            .map(|cheapest| cheapest.price)
+            .sum()
     }
 
     /// Every pod found a place.
@@ -85,11 +89,21 @@ pub struct Relaxed {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Relaxation {
     /// Moved on to the next of several required node-affinity terms.
-    RequiredNodeTerm { remaining: usize },
-    PreferredPodAffinity { topology_key: String },
-    PreferredPodAntiAffinity { topology_key: String },
-    PreferredNodeTerm { weight: i32 },
-    ScheduleAnywaySpread { topology_key: String },
+    RequiredNodeTerm {
+        remaining: usize,
+    },
+    PreferredPodAffinity {
+        topology_key: String,
+    },
+    PreferredPodAntiAffinity {
+        topology_key: String,
+    },
+    PreferredNodeTerm {
+        weight: i32,
+    },
+    ScheduleAnywaySpread {
+        topology_key: String,
+    },
     ToleratePreferNoSchedule,
 }
 

@@ -26,7 +26,12 @@ pub enum Reason {
     /// What each NodePool said last.
     Refused(Vec<PoolRefusal>),
     /// A claim was given up after packing because too few instance types could be named on it.
-    ClaimDiscarded { pool: String, key: String, need: u32, have: u32 },
+    ClaimDiscarded {
+        pool: String,
+        key: String,
+        need: u32,
+        have: u32,
+    },
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -40,22 +45,45 @@ pub struct PoolRefusal {
 pub enum Refusal {
     Taint(Taint),
     /// `spec.limits` leave no room; the resource that ran out, or `nodes`.
-    Limit { resource: String },
+    Limit {
+        resource: String,
+    },
     /// The pod's demand and the pool's requirements on a key exclude each other.
-    Requirement { key: String, wanted: String, offered: String },
+    Requirement {
+        key: String,
+        wanted: String,
+        offered: String,
+    },
     /// The pod demands a label that nothing in the pool can put on a node.
-    UndefinedLabel { key: String, hint: Option<String> },
+    UndefinedLabel {
+        key: String,
+        hint: Option<String>,
+    },
     /// A volume can only be attached where this pool has no nodes.
-    VolumeTopology { key: String },
+    VolumeTopology {
+        key: String,
+    },
     /// Too many volumes of one driver for every instance type.
     VolumeLimit,
-    Spread { key: String },
-    Affinity { key: String },
-    AntiAffinity { key: String },
-    HostPort { port: u16 },
+    Spread {
+        key: String,
+    },
+    Affinity {
+        key: String,
+    },
+    AntiAffinity {
+        key: String,
+    },
+    HostPort {
+        port: u16,
+    },
     /// No instance type is left; how many fell to which cause.
     InstanceTypes(Box<TypeCounts>),
-    MinValues { key: String, need: u32, have: u32 },
+    MinValues {
+        key: String,
+        need: u32,
+        have: u32,
+    },
     /// Reservations that the pod could use are held by others in this pass, or are full.
     ReservedCapacity,
 }
@@ -199,9 +227,15 @@ impl fmt::Display for Reason {
         match self {
             Reason::NoNodePool => f.write_str("there is no ready NodePool that could launch a node"),
             Reason::NoInstanceTypes { pools } => {
-                write!(f, "the requirements of NodePool {} leave no instance type to launch", pools.join(", "))
+                write!(
+                    f,
+                    "the requirements of NodePool {} leave no instance type to launch",
+                    pools.join(", ")
+                )
             }
-            Reason::VolumeUnresolved { claim, problem } => write!(f, "volume claim {claim} cannot be placed: {problem}"),
+            Reason::VolumeUnresolved { claim, problem } => {
+                write!(f, "volume claim {claim} cannot be placed: {problem}")
+            }
             Reason::DynamicResources => f.write_str("the pod uses resource claims (DRA), which are not supported"),
             Reason::ClaimDiscarded { pool, key, need, have } => write!(
                 f,
@@ -231,10 +265,16 @@ impl fmt::Display for Refusal {
                 write!(f, "the pod wants label {key}, which no node of this pool would carry")
             }
             Refusal::UndefinedLabel { key, hint: Some(hint) } => {
-                write!(f, "the pod wants label {key}, which no node of this pool would carry (did you mean {hint}?)")
+                write!(
+                    f,
+                    "the pod wants label {key}, which no node of this pool would carry (did you mean {hint}?)"
+                )
             }
             Refusal::VolumeTopology { key } => {
-                write!(f, "a volume of the pod can only be attached where this pool has no nodes (label {key})")
+                write!(
+                    f,
+                    "a volume of the pod can only be attached where this pool has no nodes (label {key})"
+                )
             }
             Refusal::VolumeLimit => f.write_str("no instance type can attach that many volumes"),
             Refusal::Spread { key } => write!(f, "no {key} keeps the pod's topology spread within its skew"),
@@ -263,7 +303,10 @@ impl fmt::Display for TypeCounts {
             parts.push(format!("{count} do not match on {key}"));
         }
         if self.offering > 0 {
-            parts.push(format!("{} have no available offering in the demanded zone and capacity type", self.offering));
+            parts.push(format!(
+                "{} have no available offering in the demanded zone and capacity type",
+                self.offering
+            ));
         }
         if self.host_port > 0 {
             parts.push(format!("{} have a host port taken by a daemon", self.host_port));

@@ -55,7 +55,11 @@ impl Rows {
         let mut rows = Rows::default();
         let mut columns: FxHashMap<KeyId, Vec<Option<ReqId>>> = FxHashMap::default();
         for instance_type in types {
-            let entries: Vec<_> = instance_type.requirements.iter().map(|r| tables.requirement(r)).collect();
+            let entries: Vec<_> = instance_type
+                .requirements
+                .iter()
+                .map(|r| tables.requirement(r))
+                .collect();
             let own = tables.set_of(entries.iter().copied());
             if tables.intersects(own, set).is_err() || !rows.add_type(tables, dims, set, instance_type) {
                 continue;
@@ -78,7 +82,13 @@ impl Rows {
     }
 
     /// Adds the rows of a type that have something to sell under `set`; false if none has.
-    fn add_type(&mut self, tables: &mut Tables, dims: &mut Dims, set: SetId, instance_type: &Arc<InstanceType>) -> bool {
+    fn add_type(
+        &mut self,
+        tables: &mut Tables,
+        dims: &mut Dims,
+        set: SetId,
+        instance_type: &Arc<InstanceType>,
+    ) -> bool {
         let type_index = self.types.len() as u32;
         let first_row = self.type_of.len();
         for (overrides, offerings) in override_groups(instance_type) {
@@ -130,8 +140,16 @@ impl Rows {
 /// Available offerings by what they override.
 fn override_groups(instance_type: &InstanceType) -> Vec<(&OfferingOverrides, Vec<(usize, &Offering)>)> {
     let mut groups: Vec<(&OfferingOverrides, Vec<(usize, &Offering)>)> = Vec::new();
-    for (nth, offering) in instance_type.offerings.iter().enumerate().filter(|(_, offering)| offering.available) {
-        match groups.iter_mut().find(|(overrides, _)| **overrides == offering.overrides) {
+    for (nth, offering) in instance_type
+        .offerings
+        .iter()
+        .enumerate()
+        .filter(|(_, offering)| offering.available)
+    {
+        match groups
+            .iter_mut()
+            .find(|(overrides, _)| **overrides == offering.overrides)
+        {
             Some((_, offerings)) => offerings.push((nth, offering)),
             None => groups.push((&offering.overrides, vec![(nth, offering)])),
         }
@@ -146,7 +164,11 @@ fn allocatable(instance_type: &InstanceType, overrides: &OfferingOverrides) -> R
         capacity.insert(name.clone(), *quantity);
     }
     let own = &instance_type.overhead;
-    let mut overhead = own.kube_reserved.clone().merged(&own.system_reserved).merged(&own.eviction_threshold);
+    let mut overhead = own
+        .kube_reserved
+        .clone()
+        .merged(&own.system_reserved)
+        .merged(&own.eviction_threshold);
     for (name, quantity) in &overrides.overhead {
         overhead.insert(name.clone(), *quantity);
     }
@@ -172,9 +194,18 @@ pub(crate) fn reservation(offering: &Offering) -> Option<Reservation> {
         return None;
     }
     let others = || {
-        let named = offering.requirements.iter().filter_map(|r| Some((r.key(), r.single_value()?)));
+        let named = offering
+            .requirements
+            .iter()
+            .filter_map(|r| Some((r.key(), r.single_value()?)));
         named.filter(|(key, _)| ![labels::CAPACITY_TYPE, labels::ZONE, labels::REGION].contains(key))
     };
-    let (key, id) = others().find(|(key, _)| key.contains("reservation")).or_else(|| others().next())?;
-    Some(Reservation { key: key.to_owned(), id: id.to_owned(), capacity: offering.reservation_capacity })
+    let (key, id) = others()
+        .find(|(key, _)| key.contains("reservation"))
+        .or_else(|| others().next())?;
+    Some(Reservation {
+        key: key.to_owned(),
+        id: id.to_owned(),
+        capacity: offering.reservation_capacity,
+    })
 }

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use karpenter_api::resources::ResourceList;
 
+use super::Labels;
 use super::pod::{Owner, Pod};
 use super::taint::Taint;
-use super::Labels;
 
 /// A node or launched claim, merged as scheduling.md §8.6 says.
 #[derive(Debug, Clone)]
@@ -54,7 +54,12 @@ pub enum Lifecycle {
 
 impl Node {
     /// An empty node; bind its pods with [`Node::bind`].
-    pub fn new(name: impl Into<Arc<str>>, labels: Arc<Labels>, capacity: ResourceList, allocatable: ResourceList) -> Node {
+    pub fn new(
+        name: impl Into<Arc<str>>,
+        labels: Arc<Labels>,
+        capacity: ResourceList,
+        allocatable: ResourceList,
+    ) -> Node {
         Node {
             name: name.into(),
             provider_id: None,
@@ -81,7 +86,9 @@ impl Node {
 
     /// `kubernetes.io/hostname`, or the node's name where the label is missing.
     pub fn hostname(&self) -> &str {
-        self.labels.get("kubernetes.io/hostname").map_or(&self.name, String::as_str)
+        self.labels
+            .get("kubernetes.io/hostname")
+            .map_or(&self.name, String::as_str)
     }
 
     pub fn pods(&self) -> &[Arc<Pod>] {

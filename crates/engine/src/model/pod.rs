@@ -6,9 +6,9 @@ use jiff::{SignedDuration, Timestamp};
 use karpenter_api::requirement::Requirement;
 use karpenter_api::resources::ResourceList;
 
+use super::Labels;
 use super::selector::{LabelSelector, NamespaceScope};
 use super::taint::Toleration;
-use super::Labels;
 
 /// One pod. Everything behind an `Arc` is meant to be shared among the pods of a workload.
 #[derive(Debug, Clone)]
@@ -201,18 +201,37 @@ mod tests {
     use super::*;
 
     fn check(a: (&str, u16, Protocol), b: (&str, u16, Protocol), expect: bool) {
-        let port =
-            |(ip, port, protocol): (&str, u16, Protocol)| HostPort { ip: ip.parse().unwrap(), port, protocol };
+        let port = |(ip, port, protocol): (&str, u16, Protocol)| HostPort {
+            ip: ip.parse().unwrap(),
+            port,
+            protocol,
+        };
         assert_eq!(port(a).conflicts_with(&port(b)), expect, "{a:?} {b:?}");
         assert_eq!(port(b).conflicts_with(&port(a)), expect, "{b:?} {a:?}");
     }
 
     #[test]
     fn host_ports_conflict_by_protocol_port_and_address() {
-        check(("0.0.0.0", 8080, Protocol::Tcp), ("10.0.0.1", 8080, Protocol::Tcp), true);
+        check(
+            ("0.0.0.0", 8080, Protocol::Tcp),
+            ("10.0.0.1", 8080, Protocol::Tcp),
+            true,
+        );
         check(("::", 8080, Protocol::Tcp), ("10.0.0.1", 8080, Protocol::Tcp), true);
-        check(("10.0.0.2", 8080, Protocol::Tcp), ("10.0.0.1", 8080, Protocol::Tcp), false);
-        check(("0.0.0.0", 8080, Protocol::Tcp), ("0.0.0.0", 8080, Protocol::Udp), false);
-        check(("0.0.0.0", 8080, Protocol::Tcp), ("0.0.0.0", 8081, Protocol::Tcp), false);
+        check(
+            ("10.0.0.2", 8080, Protocol::Tcp),
+            ("10.0.0.1", 8080, Protocol::Tcp),
+            false,
+        );
+        check(
+            ("0.0.0.0", 8080, Protocol::Tcp),
+            ("0.0.0.0", 8080, Protocol::Udp),
+            false,
+        );
+        check(
+            ("0.0.0.0", 8080, Protocol::Tcp),
+            ("0.0.0.0", 8081, Protocol::Tcp),
+            false,
+        );
     }
 }

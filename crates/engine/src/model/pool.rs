@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use karpenter_api::requirement::Requirements;
 use karpenter_api::resources::ResourceList;
 
-use super::taint::Taint;
 use super::Labels;
+use super::taint::Taint;
 
 /// A NodePool that may launch nodes: managed by this provider, ready, not deleting. Static pools (`replicas` set) belong
 /// in the input too (their nodes carry pods) but seed no claims.
@@ -45,7 +45,10 @@ impl NodePool {
         labels.insert("karpenter.sh/nodepool".to_owned(), self.name.clone());
         let class = &self.node_class;
         if !class.group.is_empty() {
-            labels.insert(format!("{}/{}", class.group, class.kind.to_lowercase()), class.name.clone());
+            labels.insert(
+                format!("{}/{}", class.group, class.kind.to_lowercase()),
+                class.name.clone(),
+            );
         }
         labels
     }

@@ -22,7 +22,11 @@ pub struct SelectorRequirement {
 
 impl SelectorRequirement {
     pub fn is(key: impl Into<String>, value: impl Into<String>) -> SelectorRequirement {
-        SelectorRequirement { key: key.into(), operator: SelectorOperator::In, values: vec![value.into()] }
+        SelectorRequirement {
+            key: key.into(),
+            operator: SelectorOperator::In,
+            values: vec![value.into()],
+        }
     }
 
     fn matches(&self, labels: &Labels) -> bool {
@@ -62,7 +66,12 @@ impl LabelSelector {
     }
 
     pub fn labels<'a>(labels: impl IntoIterator<Item = (&'a str, &'a str)>) -> LabelSelector {
-        LabelSelector::all(labels.into_iter().map(|(key, value)| SelectorRequirement::is(key, value)).collect())
+        LabelSelector::all(
+            labels
+                .into_iter()
+                .map(|(key, value)| SelectorRequirement::is(key, value))
+                .collect(),
+        )
     }
 
     /// This selector and `more`; nothing stays nothing.
@@ -99,7 +108,10 @@ pub enum NamespaceScope {
     /// Exactly the list.
     Listed(BTreeSet<String>),
     /// The namespaces that the selector matches (an empty one matches all), and those of the list.
-    Selected { selector: LabelSelector, listed: BTreeSet<String> },
+    Selected {
+        selector: LabelSelector,
+        listed: BTreeSet<String>,
+    },
 }
 
 #[cfg(test)]
@@ -109,7 +121,11 @@ mod tests {
     fn check(operator: SelectorOperator, values: &[&str], labels: &[(&str, &str)], expect: bool) {
         let labels: Labels = labels.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
         let values = values.iter().map(|v| (*v).to_owned()).collect();
-        let selector = LabelSelector::all(vec![SelectorRequirement { key: "app".into(), operator, values }]);
+        let selector = LabelSelector::all(vec![SelectorRequirement {
+            key: "app".into(),
+            operator,
+            values,
+        }]);
         assert_eq!(selector.matches(&labels), expect, "{selector:?} on {labels:?}");
     }
 
@@ -128,6 +144,9 @@ mod tests {
         let labels = Labels::new();
         assert!(!LabelSelector::Nothing.matches(&labels));
         assert!(LabelSelector::everything().matches(&labels));
-        assert_eq!(LabelSelector::Nothing.and([SelectorRequirement::is("a", "b")]), LabelSelector::Nothing);
+        assert_eq!(
+            LabelSelector::Nothing.and([SelectorRequirement::is("a", "b")]),
+            LabelSelector::Nothing
+        );
     }
 }

@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
+use super::Labels;
 use super::node::Node;
 use super::pod::{DaemonPod, Pod, SpreadConstraint};
 use super::selector::LabelSelector;
 use super::volume::VolumeFacts;
-use super::Labels;
 use crate::catalog::Catalog;
 
 /// Everything that a pass looks at. All parts are shared: a clone costs a few reference counts.

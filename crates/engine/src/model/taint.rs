@@ -117,7 +117,9 @@ fn numbers(taint: &Taint, toleration: &Toleration) -> Option<(i64, i64)> {
 
 /// Every taint is tolerated by some toleration, whatever its effect (scheduling.md §2.1).
 pub fn tolerates(tolerations: &[Toleration], taints: &[Taint]) -> bool {
-    taints.iter().all(|taint| tolerations.iter().any(|toleration| toleration.tolerates(taint)))
+    taints
+        .iter()
+        .all(|taint| tolerations.iter().any(|toleration| toleration.tolerates(taint)))
 }
 
 #[cfg(test)]
@@ -125,8 +127,17 @@ mod tests {
     use super::*;
 
     fn check(key: &str, operator: TolerationOperator, value: &str, expect: bool) {
-        let taint = Taint { key: "gpu".into(), value: "5".into(), effect: Effect::NoSchedule };
-        let toleration = Toleration { key: key.into(), operator, value: value.into(), effect: None };
+        let taint = Taint {
+            key: "gpu".into(),
+            value: "5".into(),
+            effect: Effect::NoSchedule,
+        };
+        let toleration = Toleration {
+            key: key.into(),
+            operator,
+            value: value.into(),
+            effect: None,
+        };
         assert_eq!(toleration.tolerates(&taint), expect, "{toleration:?}");
     }
 
@@ -144,7 +155,11 @@ mod tests {
 
     #[test]
     fn readiness_taints_are_ephemeral_by_prefix_only() {
-        let taint = |key: &str| Taint { key: key.into(), value: String::new(), effect: Effect::NoExecute };
+        let taint = |key: &str| Taint {
+            key: key.into(),
+            value: String::new(),
+            effect: Effect::NoExecute,
+        };
         assert!(taint("readiness.k8s.io/x").is_ephemeral());
         assert!(!taint("example.com/readiness.k8s.io").is_ephemeral());
         assert!(taint("node.kubernetes.io/not-ready").is_ephemeral());

@@ -14,7 +14,10 @@ pub struct VolumeFacts {
 
 impl VolumeFacts {
     pub fn insert(&mut self, namespace: impl Into<Arc<str>>, name: impl Into<Box<str>>, facts: ClaimFacts) {
-        self.claims.entry(namespace.into()).or_default().insert(name.into(), Arc::new(facts));
+        self.claims
+            .entry(namespace.into())
+            .or_default()
+            .insert(name.into(), Arc::new(facts));
     }
 
     pub fn remove(&mut self, namespace: &str, name: &str) {

@@ -34,7 +34,12 @@ impl Names {
         let id = KeyId(self.columns.len() as u32);
         let key: Arc<str> = key.into();
         self.keys.insert(key.clone(), id);
-        self.columns.push(Column { key, ids: FxHashMap::default(), names: Vec::new(), numbers: Vec::new() });
+        self.columns.push(Column {
+            key,
+            ids: FxHashMap::default(),
+            names: Vec::new(),
+            numbers: Vec::new(),
+        });
         id
     }
 

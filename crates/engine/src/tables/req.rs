@@ -31,7 +31,9 @@ impl ValueSet {
     }
 
     pub(crate) fn contains(&self, value: ValueId) -> bool {
-        self.0.get(value.0 as usize / 64).is_some_and(|word| word >> (value.0 % 64) & 1 == 1)
+        self.0
+            .get(value.0 as usize / 64)
+            .is_some_and(|word| word >> (value.0 % 64) & 1 == 1)
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -94,11 +96,23 @@ pub(crate) struct Req {
 
 impl Req {
     pub(crate) fn exists() -> Req {
-        Req { complement: true, values: ValueSet::default(), gte: None, lte: None, min_values: None }
+        Req {
+            complement: true,
+            values: ValueSet::default(),
+            gte: None,
+            lte: None,
+            min_values: None,
+        }
     }
 
     pub(crate) fn within(values: ValueSet) -> Req {
-        Req { complement: false, values, gte: None, lte: None, min_values: None }
+        Req {
+            complement: false,
+            values,
+            gte: None,
+            lte: None,
+            min_values: None,
+        }
     }
 
     /// The operator amounts to `NotIn` or `DoesNotExist`: a node without the label satisfies it.
@@ -127,7 +141,10 @@ impl Req {
         let (gte, lte) = tighter(self, other);
         let min_values = self.min_values.max(other.min_values);
         if gte.zip(lte).is_some_and(|(gte, lte)| gte > lte) {
-            return Req { min_values, ..Req::within(ValueSet::default()) };
+            return Req {
+                min_values,
+                ..Req::within(ValueSet::default())
+            };
         }
         let mut values = match (self.complement, other.complement) {
             (true, true) => self.values.union(&other.values),
@@ -136,7 +153,10 @@ impl Req {
             (false, false) => self.values.intersection(&other.values),
         };
         if gte.is_some() || lte.is_some() {
-            let outside: Vec<ValueId> = values.iter().filter(|value| !within(gte, lte, *value, numbers)).collect();
+            let outside: Vec<ValueId> = values
+                .iter()
+                .filter(|value| !within(gte, lte, *value, numbers))
+                .collect();
             for value in outside {
                 values.remove(value);
             }
@@ -145,7 +165,13 @@ impl Req {
         let complement = self.complement && other.complement;
         // A concrete set has the bounds applied already.
         let (gte, lte) = if complement { (gte, lte) } else { (None, None) };
-        Req { complement, values, gte, lte, min_values }
+        Req {
+            complement,
+            values,
+            gte,
+            lte,
+            min_values,
+        }
     }
 
     pub(crate) fn meets(&self, other: &Req, numbers: &[Option<i64>]) -> bool {
@@ -176,6 +202,8 @@ fn within(gte: Option<i64>, lte: Option<i64>, value: ValueId, numbers: &[Option<
     if gte.is_none() && lte.is_none() {
         return true;
     }
-    let Some(number) = numbers[value.0 as usize] else { return false };
+    let Some(number) = numbers[value.0 as usize] else {
+        return false;
+    };
     gte.is_none_or(|gte| number >= gte) && lte.is_none_or(|lte| number <= lte)
 }

@@ -28,7 +28,9 @@ pub(crate) fn milli_down(quantity: Quantity) -> i64 {
 fn saturate(milli: i128) -> i64 {
     // A margin keeps sums of a few saturated amounts from wrapping.
     const LIMIT: i64 = i64::MAX / 4;
-    i64::try_from(milli).unwrap_or(if milli < 0 { -LIMIT } else { LIMIT }).clamp(-LIMIT, LIMIT)
+    i64::try_from(milli)
+        .unwrap_or(if milli < 0 { -LIMIT } else { LIMIT })
+        .clamp(-LIMIT, LIMIT)
 }
 
 #[derive(Debug, Clone)]
@@ -43,7 +45,10 @@ impl Dims {
     pub(crate) const PODS: usize = 2;
 
     pub(crate) fn new() -> Dims {
-        let mut dims = Dims { ids: FxHashMap::default(), names: Vec::new() };
+        let mut dims = Dims {
+            ids: FxHashMap::default(),
+            names: Vec::new(),
+        };
         for name in [resources::CPU, resources::MEMORY, resources::PODS] {
             dims.dim(name);
         }

@@ -121,7 +121,10 @@ impl Tables {
 
     pub(crate) fn get(&self, set: SetId, key: KeyId) -> Option<ReqId> {
         let entries = self.entries(set);
-        entries.binary_search_by_key(&key, |(key, _)| *key).ok().map(|at| entries[at].1)
+        entries
+            .binary_search_by_key(&key, |(key, _)| *key)
+            .ok()
+            .map(|at| entries[at].1)
     }
 
     /// Whether a value of `key` is allowed by the set; an absent key allows everything.
@@ -181,8 +184,7 @@ impl Tables {
         }
         let (key, left) = &self.reqs[a.0 as usize];
         let right = self.req(b);
-        let meets =
-            left.meets(right, self.names.numbers(*key)) || (left.is_negative() && right.is_negative());
+        let meets = left.meets(right, self.names.numbers(*key)) || (left.is_negative() && right.is_negative());
         self.meetings.insert(pair, meets);
         meets
     }
@@ -274,7 +276,10 @@ impl Tables {
         use karpenter_api::requirement::Operator;
         let req = self.req(id);
         let name = self.names.key_name(key);
-        let values = req.values.iter().map(|value| self.names.value_name(key, value).to_string());
+        let values = req
+            .values
+            .iter()
+            .map(|value| self.names.value_name(key, value).to_string());
         let operator = if req.complement { Operator::NotIn } else { Operator::In };
         let mut exported = Requirement::new(name, operator, values);
         for (operator, bound) in [(Operator::Gte, req.gte), (Operator::Lte, req.lte)] {
