@@ -8,7 +8,7 @@ use std::sync::Arc;
 use karpenter_api::labels::{self, LabelRules};
 use rustc_hash::FxHashMap;
 
-pub(crate) use rows::{Offer, Rows};
+pub(crate) use rows::Rows;
 
 use crate::model::{InstanceType, NodePool, Taint};
 use crate::tables::{Dims, KeyId, ReqId, SetId, Tables, ValueId, ValueSet};
@@ -46,8 +46,10 @@ pub(crate) struct Template {
 /// empty list makes the domain reachable for everyone (scheduling.md §5.3).
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Universe {
-    domains: FxHashMap<KeyId, BTreeMap<ValueId, Vec<Arc<[Taint]>>>>,
+    domains: FxHashMap<KeyId, BTreeMap<ValueId, PoolTaints>>,
 }
+
+type PoolTaints = Vec<Arc<[Taint]>>;
 
 impl Catalog {
     /// Interns pools with their types. Pools are asked by weight, heaviest first, then by name in descending order; static
