@@ -18,7 +18,7 @@ use crate::{
 ///
 /// A provider answers the same `Arc` for as long as nothing changed, so callers may compare with [`Arc::ptr_eq`] to
 /// keep what they derived from it. Core asks on every pass: an offering that became unavailable is seen by the next.
-pub type InstanceTypes = Arc<[InstanceType]>;
+pub type InstanceTypes = Arc<[Arc<InstanceType>]>;
 
 /// A cloud that Karpenter can launch machines at.
 ///
@@ -220,6 +220,8 @@ impl std::fmt::Display for DriftReason {
 
 impl std::fmt::Debug for dyn CloudProvider {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("CloudProvider").field("name", &self.name()).finish_non_exhaustive()
+        f.debug_struct("CloudProvider")
+            .field("name", &self.name())
+            .finish_non_exhaustive()
     }
 }
