@@ -38,6 +38,8 @@ pub struct Pod {
     pub do_not_disrupt: Option<DoNotDisrupt>,
     /// `controller.kubernetes.io/pod-deletion-cost`.
     pub deletion_cost: i32,
+    /// `karpenter.sh/disruption-cost`; a value that can't be read counts as 0.
+    pub disruption_cost: Option<i32>,
     /// The CapacityBuffer this pod stands for; it exists nowhere but here.
     pub buffer: Option<Arc<str>>,
 }
