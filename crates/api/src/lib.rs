@@ -14,6 +14,7 @@ pub mod node_class;
 pub mod node_overlay;
 pub mod node_pool;
 pub mod percent;
+pub mod pods;
 pub mod quantity;
 pub mod requirement;
 pub mod resources;

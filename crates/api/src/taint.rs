@@ -48,6 +48,23 @@ pub fn same(a: &Taint, b: &Taint) -> bool {
     a.key == b.key && a.effect == b.effect
 }
 
+/// Adds those of `more` that are the same as none of `taints`.
+pub fn merge(taints: &mut Vec<Taint>, more: &[Taint]) {
+    for taint in more {
+        if !taints.iter().any(|present| same(present, taint)) {
+            taints.push(taint.clone());
+        }
+    }
+}
+
+/// `key[=value]:effect`, as kubectl writes it.
+pub fn text(taint: &Taint) -> String {
+    match taint.value.as_deref() {
+        None | Some("") => format!("{}:{}", taint.key, taint.effect),
+        Some(value) => format!("{}={value}:{}", taint.key, taint.effect),
+    }
+}
+
 /// Whether the taint goes away by itself while a node starts, so that scheduling looks past it until then.
 pub fn is_known_ephemeral(taint: &Taint) -> bool {
     taint.key.starts_with(READINESS_PREFIX)
@@ -94,4 +111,33 @@ pub fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
 /// A decimal integer without sign games or leading zeros, as Kubernetes demands for numeric tolerations.
 fn canonical_int(text: &str) -> Option<i64> {
     text.parse::<i64>().ok().filter(|number| number.to_string() == text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn taint(text: &str) -> Taint {
+        let (rest, effect) = text.split_once(':').unwrap();
+        let (key, value) = rest
+            .split_once('=')
+            .map_or((rest, None), |(key, value)| (key, Some(value.to_owned())));
+        Taint {
+            key: key.to_owned(),
+            value,
+            effect: effect.to_owned(),
+            time_added: None,
+        }
+    }
+
+    #[test]
+    fn merging_keeps_what_is_there_and_adds_what_is_not() {
+        let mut taints = vec![taint("a=1:NoSchedule")];
+        merge(
+            &mut taints,
+            &[taint("a=2:NoSchedule"), taint("a=2:NoExecute"), taint("b:NoSchedule")],
+        );
+        let texts: Vec<String> = taints.iter().map(text).collect();
+        assert_eq!(texts, ["a=1:NoSchedule", "a=2:NoExecute", "b:NoSchedule"]);
+    }
 }

@@ -1,0 +1,151 @@
+//! The one place that changes and deletes NodeClaims.
+
+use std::sync::Arc;
+
+use karpenter_api::{NodeClaim, labels};
+use kube::api::{Api, DeleteParams, Preconditions};
+use kube::{Client, ResourceExt};
+
+use crate::error::{Result, ignore_not_found};
+use crate::metrics::SharedMetrics;
+use crate::metrics::shared::Disrupted;
+use crate::patch::{self, Written};
+
+/// Writes NodeClaims.
+#[derive(Debug, Clone)]
+pub struct Claims {
+    api: Api<NodeClaim>,
+    metrics: Arc<SharedMetrics>,
+}
+
+/// Why a NodeClaim is deleted before anybody asked for it: the `reason` of `karpenter_nodeclaims_disrupted_total`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reason {
+    /// It has outlived `expireAfter`.
+    Expired,
+    /// Its machine has vanished.
+    GarbageCollected,
+    /// No machine of the kind can be had.
+    InsufficientCapacity,
+    /// Its NodeClass is not ready.
+    NodeClassNotReady,
+    /// Its machine did not come into being in time.
+    LaunchTimeout,
+    /// Its machine did not become a node in time.
+    RegistrationTimeout,
+}
+
+impl Reason {
+    fn label(self) -> &'static str {
+        match self {
+            Reason::Expired => "expired",
+            Reason::GarbageCollected => "garbage_collected",
+            Reason::InsufficientCapacity => "insufficient_capacity",
+            Reason::NodeClassNotReady => "nodeclass_not_ready",
+            Reason::LaunchTimeout => "launch_timeout",
+            Reason::RegistrationTimeout => "registration_timeout",
+        }
+    }
+}
+
+impl Claims {
+    /// A writer that counts what it deletes.
+    pub fn new(client: Client, metrics: Arc<SharedMetrics>) -> Self {
+        Self {
+            api: Api::all(client),
+            metrics,
+        }
+    }
+
+    /// Writes what differs between `before` and `after`, metadata first, then status.
+    ///
+    /// # Errors
+    /// With a conflict if the claim has changed since `before` was read.
+    pub async fn write(&self, before: &NodeClaim, after: &NodeClaim) -> Result<Written<NodeClaim>> {
+        patch::both(&self.api, before, after).await
+    }
+
+    /// Asks for the claim's deletion; termination does the rest.
+    ///
+    /// The decision was made about the claim as it was read: if it has changed meanwhile, or another has its name, the
+    /// request fails with a conflict, and the decision is made afresh.
+    ///
+    /// # Errors
+    /// With a conflict, or with what the API server says; a claim that is gone is no error.
+    pub async fn delete(&self, claim: &NodeClaim) -> Result<()> {
+        let params = DeleteParams {
+            preconditions: Some(Preconditions {
+                uid: claim.uid(),
+                resource_version: claim.resource_version(),
+            }),
+            ..DeleteParams::default()
+        };
+        ignore_not_found(self.api.delete(&claim.name_any(), &params).await)?;
+        Ok(())
+    }
+
+    /// Deletes the claim and counts it as disrupted.
+    ///
+    /// # Errors
+    /// As [`Claims::delete`]; then nothing is counted.
+    pub async fn disrupt(&self, claim: &NodeClaim, reason: Reason) -> Result<()> {
+        self.delete(claim).await?;
+        tracing::info!(
+            NodeClaim = claim.name_any(),
+            reason = reason.label(),
+            "deleted nodeclaim"
+        );
+        self.metrics.nodeclaim_disrupted(&disrupted(claim, reason.label()));
+        Ok(())
+    }
+
+    /// Deletes the claim and counts it and the pods that have to move as disrupted.
+    ///
+    /// # Errors
+    /// As [`Claims::delete`]; then nothing is counted.
+    pub async fn disrupt_with_pods(&self, claim: &NodeClaim, reason: Reason, pods: usize) -> Result<()> {
+        self.disrupt(claim, reason).await?;
+        self.metrics
+            .pods_disruption_initiated(&disrupted(claim, reason.label()), pods);
+        Ok(())
+    }
+
+    /// Whether the API server knows a claim of this name and UID; asked of the server itself, not of the cache.
+    ///
+    /// # Errors
+    /// With what the API server says.
+    pub async fn exists(&self, name: &str, uid: &str) -> Result<bool> {
+        let claim = self.api.get_opt(name).await?;
+        Ok(claim.is_some_and(|claim| claim.uid().as_deref() == Some(uid)))
+    }
+}
+
+/// The metric labels of a claim that is disrupted for `reason`, outside consolidation.
+fn disrupted<'a>(claim: &'a NodeClaim, reason: &'a str) -> Disrupted<'a> {
+    Disrupted {
+        reason,
+        nodepool: label(claim, labels::NODEPOOL),
+        capacity_type: label(claim, labels::CAPACITY_TYPE),
+        consolidation_policy: "",
+        termination_mode: termination_mode(claim),
+    }
+}
+
+/// How a claim's pods are treated when it goes: waited for, waited for until a deadline, or not waited for.
+pub fn termination_mode(claim: &NodeClaim) -> &'static str {
+    match claim.spec.termination_grace_period {
+        None => "graceful",
+        Some(period) if period.nanos() > 0 => "eventual",
+        Some(_) => "forceful",
+    }
+}
+
+/// A label of the claim; empty when it has none.
+pub fn label<'a>(claim: &'a NodeClaim, key: &str) -> &'a str {
+    claim
+        .metadata
+        .labels
+        .as_ref()
+        .and_then(|labels| labels.get(key))
+        .map_or("", String::as_str)
+}

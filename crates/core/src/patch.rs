@@ -1,0 +1,183 @@
+//! Writes that say only what changed, and that fail rather than overwrite what somebody else wrote meanwhile.
+//!
+//! A controller copies the object it was given, changes the copy and hands both over. What goes to the API server is the
+//! JSON merge patch between them, guarded by the resourceVersion of the original. A merge patch replaces lists (taints,
+//! finalizers, conditions) as a whole, so without the guard two controllers that each add an entry would lose one.
+
+use std::fmt::Debug;
+
+use kube::api::{Api, Patch, PatchParams};
+use kube::{Resource, ResourceExt};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value, json};
+
+use crate::error::{Result, ignore_not_found};
+
+/// What became of a write.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Written<K> {
+    /// The API server has it; this is the object as it is now.
+    Changed(K),
+    /// There was nothing to write.
+    Unchanged,
+    /// The object is gone, and so is the reason to write.
+    Gone,
+}
+
+/// Patches everything outside `status` from `before` to `after`.
+///
+/// # Errors
+/// With a conflict if the object has changed since `before` was read, and with whatever else the API server refuses for.
+pub async fn object<K>(api: &Api<K>, before: &K, after: &K) -> Result<Written<K>>
+where
+    K: Resource + Clone + Debug + Serialize + DeserializeOwned,
+{
+    let (mut old, mut new) = (serde_json::to_value(before)?, serde_json::to_value(after)?);
+    remove_status(&mut old);
+    remove_status(&mut new);
+    let Some(patch) = guarded(&old, &new, before) else {
+        return Ok(Written::Unchanged);
+    };
+    send(
+        api.patch(&before.name_any(), &PatchParams::default(), &Patch::Merge(patch))
+            .await,
+    )
+}
+
+/// Patches `status` from `before` to `after`.
+///
+/// # Errors
+/// As [`object`].
+pub async fn status<K>(api: &Api<K>, before: &K, after: &K) -> Result<Written<K>>
+where
+    K: Resource + Clone + Debug + Serialize + DeserializeOwned,
+{
+    let (old, new) = (serde_json::to_value(before)?, serde_json::to_value(after)?);
+    let status = |object: &Value| json!({ "status": object.get("status").cloned().unwrap_or(Value::Null) });
+    let Some(patch) = guarded(&status(&old), &status(&new), before) else {
+        return Ok(Written::Unchanged);
+    };
+    send(
+        api.patch_status(&before.name_any(), &PatchParams::default(), &Patch::Merge(patch))
+            .await,
+    )
+}
+
+/// Patches the object and then its status, both from `before` to `after`.
+///
+/// # Errors
+/// As [`object`]. The first write may have happened when the second fails; the next reconcile finds it and goes on.
+pub async fn both<K>(api: &Api<K>, before: &K, after: &K) -> Result<Written<K>>
+where
+    K: Resource + Clone + Debug + Serialize + DeserializeOwned,
+{
+    let first = object(api, before, after).await?;
+    let mut base = before.clone();
+    match &first {
+        Written::Gone => return Ok(Written::Gone),
+        Written::Unchanged => {}
+        Written::Changed(written) => base.meta_mut().resource_version = written.meta().resource_version.clone(),
+    }
+    match status(api, &base, after).await? {
+        Written::Unchanged => Ok(first),
+        second => Ok(second),
+    }
+}
+
+fn send<K>(result: kube::Result<K>) -> Result<Written<K>> {
+    Ok(match ignore_not_found(result)? {
+        Some(object) => Written::Changed(object),
+        None => Written::Gone,
+    })
+}
+
+fn remove_status(object: &mut Value) {
+    if let Value::Object(fields) = object {
+        fields.remove("status");
+    }
+}
+
+fn guarded<K: Resource>(old: &Value, new: &Value, before: &K) -> Option<Value> {
+    let mut patch = merge_patch(old, new)?;
+    if let (Some(version), Value::Object(fields)) = (before.resource_version(), &mut patch) {
+        let metadata = fields.entry("metadata").or_insert_with(|| Value::Object(Map::new()));
+        if let Value::Object(metadata) = metadata {
+            metadata.insert("resourceVersion".to_owned(), Value::String(version));
+        }
+    }
+    Some(patch)
+}
+
+/// The JSON merge patch (RFC 7386) that turns `old` into `new`; `None` when they are equal.
+pub fn merge_patch(old: &Value, new: &Value) -> Option<Value> {
+    if old == new {
+        return None;
+    }
+    let (Value::Object(old), Value::Object(new)) = (old, new) else {
+        return Some(new.clone());
+    };
+    let mut patch = Map::new();
+    for key in old.keys().filter(|key| !new.contains_key(*key)) {
+        patch.insert(key.clone(), Value::Null);
+    }
+    for (key, value) in new {
+        let change = match old.get(key) {
+            Some(known) => merge_patch(known, value),
+            None => Some(value.clone()),
+        };
+        if let Some(change) = change {
+            patch.insert(key.clone(), change);
+        }
+    }
+    Some(Value::Object(patch))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(old: Value, new: Value, expected: Option<Value>) {
+        assert_eq!(merge_patch(&old, &new), expected);
+    }
+
+    #[test]
+    fn equal_objects_need_no_patch() {
+        check(json!({"a": {"b": [1]}}), json!({"a": {"b": [1]}}), None);
+    }
+
+    #[test]
+    fn a_patch_names_only_what_changed() {
+        check(
+            json!({"a": 1, "b": {"x": 1, "y": 2}}),
+            json!({"a": 1, "b": {"x": 1, "y": 3}}),
+            Some(json!({"b": {"y": 3}})),
+        );
+    }
+
+    #[test]
+    fn what_is_gone_is_set_to_null() {
+        check(json!({"a": 1, "b": 2}), json!({"b": 2}), Some(json!({"a": null})));
+    }
+
+    #[test]
+    fn a_list_is_replaced_as_a_whole() {
+        check(
+            json!({"a": [1, 2]}),
+            json!({"a": [1, 2, 3]}),
+            Some(json!({"a": [1, 2, 3]})),
+        );
+    }
+
+    #[test]
+    fn a_patch_carries_the_version_it_was_made_from() {
+        use k8s_openapi::api::core::v1::Node;
+        let mut node = Node::default();
+        node.metadata.resource_version = Some("7".to_owned());
+        let patch = guarded(&json!({"spec": {}}), &json!({"spec": {"unschedulable": true}}), &node);
+        assert_eq!(
+            patch,
+            Some(json!({"spec": {"unschedulable": true}, "metadata": {"resourceVersion": "7"}}))
+        );
+    }
+}
