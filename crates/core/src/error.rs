@@ -1,5 +1,7 @@
 //! What can go wrong while a controller works, and what the runner does about it.
 
+use crate::gate::NotLeading;
+
 /// The result of a reconcile and of everything it calls.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -13,8 +15,8 @@ pub enum Error {
     #[error("encoding a patch: {0}")]
     Encode(#[from] serde_json::Error),
     /// This process does not lead, so it must not write.
-    #[error("not the leader: the write was held back")]
-    NotLeading,
+    #[error(transparent)]
+    NotLeading(#[from] NotLeading),
     /// Anything a controller wants to say in its own words; the sentence names the object and what failed.
     #[error("{0}")]
     Failed(String),
@@ -43,6 +45,15 @@ impl Error {
         match self {
             Self::Kube(kube::Error::Api(status)) => status.is_conflict(),
             Self::Many(errors) => errors.iter().all(Self::is_conflict),
+            _ => false,
+        }
+    }
+
+    /// The write was held back because another process leads.
+    pub fn is_not_leading(&self) -> bool {
+        match self {
+            Self::NotLeading(_) => true,
+            Self::Kube(kube::Error::Service(error)) => error.is::<NotLeading>(),
             _ => false,
         }
     }

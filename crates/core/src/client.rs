@@ -1,0 +1,301 @@
+//! The Kubernetes client that controllers use: rate limited, measured, and held back while this process does not lead.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use http::{HeaderValue, Method, Request, Response, header};
+use jiff::Timestamp;
+use kube::client::Body;
+use kube::{Client, Config};
+use parking_lot::Mutex;
+use tower::BoxError;
+
+use crate::gate::WriteGate;
+use crate::limit::TokenBucket;
+use crate::metrics::{Counter, Histogram, Registry, exponential_buckets};
+
+/// A request that is not a watch and takes longer is given up; the caller tries again with backoff.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// What stands between controllers and the API server.
+#[derive(Clone, Debug)]
+pub struct Guards {
+    gate: WriteGate,
+    limit: Option<Arc<Mutex<TokenBucket>>>,
+    metrics: Arc<ClientMetrics>,
+    user_agent: HeaderValue,
+}
+
+impl Guards {
+    /// Guards that pass writes while `gate` is open. `version` becomes part of the user agent.
+    pub fn new(gate: WriteGate, metrics: Arc<ClientMetrics>, version: &str) -> Self {
+        let user_agent = HeaderValue::try_from(format!("karpenter/{version}"))
+            .unwrap_or_else(|_| HeaderValue::from_static("karpenter"));
+        Self {
+            gate,
+            limit: None,
+            metrics,
+            user_agent,
+        }
+    }
+
+    /// Also limits the rate of requests.
+    pub fn with_rate_limit(mut self, qps: u32, burst: u32) -> Self {
+        let bucket = TokenBucket::new(f64::from(qps.max(1)), f64::from(burst.max(1)));
+        self.limit = Some(Arc::new(Mutex::new(bucket)));
+        self
+    }
+
+    /// `client` behind these guards.
+    pub fn around(self, client: Client) -> Client {
+        let namespace = client.default_namespace().to_owned();
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let (guards, client) = (self.clone(), client.clone());
+            async move { guards.send(client, request).await }
+        });
+        Client::new(service, namespace)
+    }
+
+    async fn send(self, client: Client, mut request: Request<Body>) -> Result<Response<Body>, BoxError> {
+        self.throttle().await;
+        // After the wait, so that nothing that queued up while we led goes out when we no longer do.
+        if !is_read(request.method()) {
+            self.gate.check()?;
+        }
+        request
+            .headers_mut()
+            .insert(header::USER_AGENT, self.user_agent.clone());
+        let target = Target::of(&request);
+        let started = Instant::now();
+        let sending = client.send(request);
+        let outcome = if target.is_watch() {
+            sending.await
+        } else {
+            tokio::time::timeout(REQUEST_TIMEOUT, sending)
+                .await
+                .map_err(|_| Unanswered(REQUEST_TIMEOUT))?
+        };
+        let code = outcome.as_ref().map_or_else(
+            |_| "<error>".to_owned(),
+            |response| response.status().as_u16().to_string(),
+        );
+        self.metrics.observe(&target, &code, started.elapsed());
+        Ok(outcome?)
+    }
+
+    async fn throttle(&self) {
+        let Some(limit) = &self.limit else { return };
+        let wait = limit.lock().reserve(Timestamp::now());
+        if !wait.is_zero() {
+            tokio::time::sleep(wait).await;
+        }
+    }
+}
+
+/// A client from a kubeconfig or the pod's service account, without kube's own retries: it would repeat a refused
+/// eviction for minutes (sandbox.md §1.10, rule 10), and our queues know better when to try again.
+///
+/// # Errors
+/// When the configuration cannot be turned into a client (certificates, proxies).
+pub fn connect(mut config: Config) -> Result<Client, kube::Error> {
+    config.default_retry = false;
+    Client::try_from(config)
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error("the API server did not answer within {0:?}")]
+struct Unanswered(Duration);
+
+fn is_read(method: &Method) -> bool {
+    matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS)
+}
+
+/// Request metrics under client-go's names.
+#[derive(Debug)]
+pub struct ClientMetrics {
+    duration: Histogram<5>,
+    total: Counter<2>,
+}
+
+impl ClientMetrics {
+    /// Registers them.
+    pub fn register(registry: &Registry) -> Self {
+        Self {
+            duration: registry.histogram(
+                "client_go_request_duration_seconds",
+                "How long the Kubernetes API took to answer.",
+                ["verb", "group", "version", "kind", "subresource"],
+                &exponential_buckets(0.001, 1.5, 20),
+            ),
+            total: registry.counter(
+                "client_go_request_total",
+                "Requests to the Kubernetes API.",
+                ["code", "method"],
+            ),
+        }
+    }
+
+    fn observe(&self, target: &Target, code: &str, took: Duration) {
+        let labels = [
+            target.verb,
+            &target.group,
+            &target.version,
+            &target.resource,
+            &target.subresource,
+        ];
+        self.duration.observe(labels, took.as_secs_f64());
+        self.total.inc([code, target.method.as_str()]);
+    }
+}
+
+/// What a request is about, read from its path.
+#[derive(Debug, PartialEq, Eq)]
+struct Target {
+    method: Method,
+    verb: &'static str,
+    group: String,
+    version: String,
+    resource: String,
+    subresource: String,
+}
+
+impl Target {
+    fn of(request: &Request<Body>) -> Self {
+        let uri = request.uri();
+        let query = uri.query().unwrap_or_default();
+        let watch = query.split('&').any(|pair| pair == "watch=true" || pair == "watch=1");
+        Self::parse(request.method().clone(), uri.path(), watch)
+    }
+
+    fn parse(method: Method, path: &str, watch: bool) -> Self {
+        let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
+        let (group, version, rest) = match parts.as_slice() {
+            ["api", version, rest @ ..] => ("", *version, rest),
+            ["apis", group, version, rest @ ..] => (*group, *version, rest),
+            _ => ("", "", &[][..]),
+        };
+        let rest = match rest {
+            ["namespaces", _, rest @ ..] if !rest.is_empty() && !["status", "finalize"].contains(&rest[0]) => rest,
+            rest => rest,
+        };
+        let part = |index: usize| rest.get(index).copied().unwrap_or_default();
+        let named = rest.len() > 1;
+        let verb = match (&method, named) {
+            (&Method::GET, _) if watch => "WATCH",
+            (&Method::GET, true) => "GET",
+            (&Method::GET, false) => "LIST",
+            (&Method::POST, _) => "CREATE",
+            (&Method::PUT, _) => "UPDATE",
+            (&Method::PATCH, _) => "PATCH",
+            (&Method::DELETE, true) => "DELETE",
+            (&Method::DELETE, false) => "DELETECOLLECTION",
+            _ => "OTHER",
+        };
+        Self {
+            method,
+            verb,
+            group: group.to_owned(),
+            version: version.to_owned(),
+            resource: part(0).to_owned(),
+            subresource: part(2).to_owned(),
+        }
+    }
+
+    fn is_watch(&self) -> bool {
+        self.verb == "WATCH"
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use k8s_openapi::api::core::v1::ConfigMap;
+    use kube::Api;
+    use kube::api::PostParams;
+
+    use super::*;
+    use crate::clock::Clock;
+
+    fn check(method: Method, path: &str, expect: [&str; 5]) {
+        let target = Target::parse(method, path, false);
+        assert_eq!(
+            [
+                target.verb,
+                &target.group,
+                &target.version,
+                &target.resource,
+                &target.subresource
+            ],
+            expect,
+            "{path}"
+        );
+    }
+
+    #[test]
+    fn requests_are_labelled_by_their_path() {
+        check(Method::GET, "/api/v1/nodes", ["LIST", "", "v1", "nodes", ""]);
+        check(
+            Method::GET,
+            "/api/v1/namespaces/default",
+            ["GET", "", "v1", "namespaces", ""],
+        );
+        check(
+            Method::GET,
+            "/apis/karpenter.sh/v1/nodeclaims/a",
+            ["GET", "karpenter.sh", "v1", "nodeclaims", ""],
+        );
+        check(
+            Method::POST,
+            "/api/v1/namespaces/a/pods/b/eviction",
+            ["CREATE", "", "v1", "pods", "eviction"],
+        );
+        check(
+            Method::PATCH,
+            "/apis/karpenter.sh/v1/nodepools/a/status",
+            ["PATCH", "karpenter.sh", "v1", "nodepools", "status"],
+        );
+    }
+
+    /// A server that counts requests and answers all with an empty ConfigMap.
+    fn counting() -> (Client, Arc<AtomicUsize>) {
+        let count = Arc::new(AtomicUsize::new(0));
+        let counter = count.clone();
+        let service = tower::service_fn(move |request: Request<Body>| {
+            counter.fetch_add(1, Ordering::SeqCst);
+            let agent = request.headers().get(header::USER_AGENT).cloned();
+            async move {
+                assert_eq!(agent, Some(HeaderValue::from_static("karpenter/1.2.3")));
+                let body = serde_json::to_vec(&ConfigMap::default()).expect("a ConfigMap is JSON");
+                Ok::<_, BoxError>(Response::new(Body::from(body)))
+            }
+        });
+        (Client::new(service, "default"), count)
+    }
+
+    #[tokio::test]
+    async fn a_shut_gate_lets_reads_pass_and_holds_writes_back() {
+        let registry = Registry::new(Clock::system());
+        let metrics = Arc::new(ClientMetrics::register(&registry));
+        let gate = WriteGate::always_open(Clock::system());
+        let (server, count) = counting();
+        let client = Guards::new(gate.clone(), metrics, "1.2.3")
+            .with_rate_limit(1000, 1000)
+            .around(server);
+        let api: Api<ConfigMap> = Api::default_namespaced(client);
+        api.create(&PostParams::default(), &ConfigMap::default()).await.unwrap();
+        gate.close();
+        api.get("a").await.unwrap();
+        let refused = api
+            .create(&PostParams::default(), &ConfigMap::default())
+            .await
+            .unwrap_err();
+        assert!(crate::Error::from(refused).is_not_leading());
+        assert_eq!(count.load(Ordering::SeqCst), 2);
+        assert!(
+            registry
+                .encode()
+                .contains(r#"client_go_request_total{code="200",method="POST"} 1"#)
+        );
+    }
+}

@@ -1,0 +1,80 @@
+//! Holds back every write unless this process leads.
+//!
+//! The gate is open *until* a moment, not simply open: the elector extends it with each renewal of the Lease. If the
+//! process stalls, or loses the API server, the gate closes by itself before anyone else may take the Lease, and no
+//! code path has to notice for that to happen.
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use parking_lot::RwLock;
+
+use crate::clock::Clock;
+
+/// Shared by everything that writes: the Kubernetes client and the cloud provider's decorator.
+#[derive(Clone, Debug)]
+pub struct WriteGate {
+    clock: Clock,
+    open_until: Arc<RwLock<Timestamp>>,
+}
+
+/// The write was held back because this process does not lead (any more).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("this process is not the leader, so it must not write")]
+pub struct NotLeading;
+
+impl WriteGate {
+    /// A gate that stays shut until leadership is won.
+    pub fn shut(clock: Clock) -> Self {
+        Self {
+            clock,
+            open_until: Arc::new(RwLock::new(Timestamp::MIN)),
+        }
+    }
+
+    /// A gate that is always open: leader election is off, or a test has a single controller.
+    pub fn always_open(clock: Clock) -> Self {
+        Self {
+            clock,
+            open_until: Arc::new(RwLock::new(Timestamp::MAX)),
+        }
+    }
+
+    /// Lets writes pass until `moment`.
+    pub(crate) fn open_until(&self, moment: Timestamp) {
+        *self.open_until.write() = moment;
+    }
+
+    /// Holds back writes from now on.
+    pub fn close(&self) {
+        self.open_until(Timestamp::MIN);
+    }
+
+    /// Whether a write may be sent now.
+    pub fn check(&self) -> Result<(), NotLeading> {
+        if self.clock.now() < *self.open_until.read() {
+            Ok(())
+        } else {
+            Err(NotLeading)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::clock::{ManualClock, later};
+
+    #[test]
+    fn the_gate_shuts_by_itself_when_it_is_not_extended() {
+        let manual = ManualClock::starting_at(Timestamp::UNIX_EPOCH);
+        let gate = WriteGate::shut(manual.clock());
+        assert_eq!(gate.check(), Err(NotLeading));
+        gate.open_until(later(Timestamp::UNIX_EPOCH, Duration::from_secs(10)));
+        assert_eq!(gate.check(), Ok(()));
+        manual.advance(Duration::from_secs(10));
+        assert_eq!(gate.check(), Err(NotLeading));
+    }
+}
