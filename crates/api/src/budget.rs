@@ -16,7 +16,7 @@ pub const UNLIMITED: u32 = i32::MAX as u32;
 /// A limit on voluntary disruption, for some reasons and at some times.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-#[schemars(inline)]
+#[schemars(inline, extend("required" = ["nodes"]))]
 pub struct Budget {
     /// The reasons that the budget limits. Without the field it limits all of them; an empty list limits none.
     #[serde(default, skip_serializing_if = "Option::is_none")]

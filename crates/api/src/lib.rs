@@ -6,6 +6,7 @@
 pub mod budget;
 pub mod capacity_buffer;
 pub mod conditions;
+pub mod crd;
 pub mod cron;
 pub mod duration;
 pub mod labels;

@@ -100,6 +100,7 @@ pub struct TemplateMetadata {
     pub labels: Option<BTreeMap<String, String>>,
     /// Annotations that every node of the pool gets.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("x-kubernetes-map-type" = "granular"))]
     pub annotations: Option<BTreeMap<String, String>>,
 }
 
@@ -113,6 +114,7 @@ fn template_labels(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
     schemars::json_schema!({
         "type": "object",
         "maxProperties": 100,
+        "x-kubernetes-map-type": "atomic",
         "additionalProperties": { "type": "string", "maxLength": 63, "pattern": schema::LABEL_VALUE },
         "x-kubernetes-validations": [
             schema::rule(

@@ -1,0 +1,29 @@
+//! The providers that this binary is built with, and what each contributes to the commands.
+
+use clap::ValueEnum;
+use karpenter_api::crd::Crd;
+
+/// A cloud that Karpenter can launch machines in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Provider {
+    /// Nodes without machines, for tests and demonstrations.
+    Kwok,
+}
+
+impl Provider {
+    /// The CRDs that a cluster needs: Karpenter's own, then the NodeClasses of one provider or of all.
+    pub(crate) fn crds(provider: Option<Self>) -> Vec<Crd> {
+        let providers = match provider {
+            Some(provider) => vec![provider],
+            None => Self::value_variants().to_vec(),
+        };
+        let node_classes = providers.into_iter().flat_map(Self::node_class_crds);
+        karpenter_api::crd::all().into_iter().chain(node_classes).collect()
+    }
+
+    fn node_class_crds(self) -> Vec<Crd> {
+        match self {
+            Self::Kwok => Vec::new(),
+        }
+    }
+}
