@@ -9,6 +9,7 @@ pub mod batch;
 pub mod cache;
 pub mod clock;
 pub mod error;
+pub mod fake;
 pub mod http;
 pub mod instance;
 pub mod node_class;

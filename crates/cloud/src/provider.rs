@@ -159,7 +159,7 @@ pub enum Deletion {
 pub struct DriftReason(pub String);
 
 /// Identifies one reboot: `<claim UID>-<request unix nanos>-<boot ID before>`.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RebootOperation(pub String);
 
 /// How long the phases of a launch may take, and what to expect of the node.
