@@ -9,7 +9,10 @@
 
 #[allow(dead_code)] // as above
 pub mod catalog;
+pub mod catalog_file;
+pub mod convert;
 pub mod model;
+pub mod overlay;
 pub mod plan;
 pub mod reason;
 #[allow(dead_code)] // the solver, which reads them, lands next
