@@ -8,7 +8,7 @@ use karpenter_api::{
     duration::GoDuration,
     labels::{
         LabelRules,
-        annotations::{DO_NOT_DISRUPT, POD_DELETION_COST},
+        annotations::{DISRUPTION_COST, DO_NOT_DISRUPT, POD_DELETION_COST},
     },
 };
 
@@ -100,6 +100,8 @@ impl PodIntake {
             deletion_cost: annotation(pod, POD_DELETION_COST)
                 .and_then(|cost| cost.parse().ok())
                 .unwrap_or(0),
+            // A value that can't be read counts as 0 and does not fall back to the deletion cost.
+            disruption_cost: annotation(pod, DISRUPTION_COST).map(|cost| cost.parse().unwrap_or(0)),
             buffer: None,
         };
         Ok((converted, problems))
