@@ -9,7 +9,9 @@ pub mod conditions;
 pub mod crd;
 pub mod cron;
 pub mod duration;
+pub mod hash;
 pub mod labels;
+pub mod names;
 pub mod node_claim;
 pub mod node_class;
 pub mod node_overlay;
@@ -22,6 +24,7 @@ pub mod resources;
 pub mod schema;
 pub mod selector;
 pub mod taint;
+pub mod validation;
 
 pub use capacity_buffer::CapacityBuffer;
 pub use node_claim::NodeClaim;
