@@ -2,18 +2,23 @@
 //!
 //! - [`provider`] is the contract, [`error`] what can go wrong and what core does about it.
 //! - [`selection`] answers the questions about instance types that everybody asks.
-//! - [`http`], [`cache`], [`batch`], [`unavailable`], [`user_data`] and [`ownership`] are the parts that every provider is
-//!   built from, each usable alone.
+//! - [`http`], [`credentials`], [`cache`], [`batch`], [`unavailable`], [`pricing`], [`user_data`], [`ownership`] and
+//!   [`garbage_collection`] are the parts that every provider is
+//!   built from, each usable alone. [`metrics`] measures a provider from outside, [`fake`] is one for tests.
 
 pub mod batch;
 pub mod cache;
 pub mod clock;
+pub mod credentials;
 pub mod error;
 pub mod fake;
+pub mod garbage_collection;
 pub mod http;
 pub mod instance;
+pub mod metrics;
 pub mod node_class;
 pub mod ownership;
+pub mod pricing;
 pub mod provider;
 pub mod registration;
 pub mod repair;

@@ -103,6 +103,11 @@ impl Registry {
         }
     }
 
+    /// The registry underneath, for the metrics that the provider kit owns.
+    pub fn prometheus(&self) -> &prometheus::Registry {
+        &self.inner
+    }
+
     /// Everything in the Prometheus text format.
     pub fn encode(&self) -> String {
         TextEncoder::new()
