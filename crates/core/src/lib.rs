@@ -3,6 +3,7 @@
 pub mod claims;
 pub mod client;
 pub mod clock;
+pub mod context;
 pub mod error;
 pub mod events;
 pub mod eviction;
@@ -20,6 +21,7 @@ pub mod patch;
 pub mod pools;
 pub mod runner;
 pub mod server;
+pub mod state;
 pub mod termination;
 pub mod watch;
 

@@ -5,6 +5,9 @@
 //! the order in which they were added, after the cache shows the change and before the next one is read, so a
 //! controller that is woken by a change already finds it in `core::state` (which observes first).
 
+mod kinds;
+mod trim;
+
 use std::collections::hash_map::Entry;
 use std::fmt;
 use std::fmt::Debug;
@@ -18,6 +21,8 @@ use kube::{Resource, ResourceExt};
 use parking_lot::{Mutex, RwLock};
 use rustc_hash::{FxHashMap, FxHashSet};
 use serde::de::DeserializeOwned;
+
+pub use kinds::Watches;
 
 use crate::clock::Clock;
 
@@ -266,8 +271,13 @@ impl<V: Send + Sync + 'static> Cache<V> {
     /// Failures are logged and retried with backoff; a `410 Gone` that arrives as the answer to the request (and not
     /// inside the stream) makes kube's watcher repeat the same stale version for ever, so the watcher is then made
     /// anew (sandbox.md §1.10, rule 3).
-    pub async fn feed<K>(self: Arc<Self>, api: Api<K>, config: watcher::Config, clock: Clock, project: fn(K) -> V)
-    where
+    pub async fn feed<K>(
+        self: Arc<Self>,
+        api: Api<K>,
+        config: watcher::Config,
+        clock: Clock,
+        project: impl Fn(K) -> V + Send + Sync,
+    ) where
         K: Resource<DynamicType: Default> + Clone + DeserializeOwned + Debug + Send + 'static,
     {
         let mut failures = 0;
@@ -279,7 +289,7 @@ impl<V: Send + Sync + 'static> Cache<V> {
                     Ok(watcher::Event::Init) => listed.clear(),
                     Ok(watcher::Event::InitApply(object)) => {
                         listed.insert(Key::of(&object));
-                        self.apply_object(object, project);
+                        self.apply_object(object, &project);
                     }
                     Ok(watcher::Event::InitDone) => {
                         failures = 0;
@@ -288,7 +298,7 @@ impl<V: Send + Sync + 'static> Cache<V> {
                     }
                     Ok(watcher::Event::Apply(object)) => {
                         failures = 0;
-                        self.apply_object(object, project);
+                        self.apply_object(object, &project);
                     }
                     Ok(watcher::Event::Delete(object)) => self.remove(&Key::of(&object)),
                     Err(error) => {
@@ -309,7 +319,7 @@ impl<V: Send + Sync + 'static> Cache<V> {
         }
     }
 
-    fn apply_object<K: Resource>(&self, object: K, project: fn(K) -> V) {
+    fn apply_object<K: Resource>(&self, object: K, project: &impl Fn(K) -> V) {
         let key = Key::of(&object);
         let version = object.resource_version().unwrap_or_default();
         self.apply(key, &version, project(object));

@@ -1,0 +1,182 @@
+//! What every controller is built from.
+
+use std::fmt;
+use std::sync::Arc;
+
+use k8s_openapi::api::apps::v1::DaemonSet;
+use k8s_openapi::api::core::v1::{Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use k8s_openapi::api::storage::v1::{CSINode, StorageClass, VolumeAttachment};
+use karpenter_api::labels::LabelRules;
+use karpenter_api::{NodeClaim, NodePool};
+use karpenter_cloud::{CloudProvider, NodeClassKind};
+use kube::Client;
+
+use crate::clock::Clock;
+use crate::events::Recorder;
+use crate::metrics::Metrics;
+use crate::options::Options;
+use crate::runner::Runner;
+use crate::state::Cluster;
+use crate::watch::{Cache, Watches};
+
+/// Handles to everything shared; a clone costs a few reference counts.
+#[derive(Clone)]
+pub struct Context {
+    /// The guarded client: rate limited, and held back while this process does not lead.
+    pub client: Client,
+    /// The time.
+    pub clock: Clock,
+    /// Where events are published.
+    pub events: Recorder,
+    /// Where metrics are registered and shared ones counted.
+    pub metrics: Metrics,
+    /// What the administrator chose.
+    pub options: Arc<Options>,
+    /// The cloud, decorated with metrics and the write gate.
+    pub cloud: Arc<dyn CloudProvider>,
+    /// Runs controllers.
+    pub runner: Runner,
+    /// The cluster as facts, for decisions.
+    pub state: Arc<Cluster>,
+    /// Which labels mean something, extended by the provider.
+    pub rules: Arc<LabelRules>,
+    /// Whose objects are ours.
+    pub managed: Managed,
+    /// Nodes.
+    pub nodes: Arc<Cache<Node>>,
+    /// NodeClaims, also those of other providers.
+    pub claims: Arc<Cache<NodeClaim>>,
+    /// NodePools, also those of other providers.
+    pub pools: Arc<Cache<NodePool>>,
+    /// Pods, cut down to what disruption and termination read.
+    pub pods: Arc<Cache<Pod>>,
+    /// DaemonSets.
+    pub daemon_sets: Arc<Cache<DaemonSet>>,
+    /// PodDisruptionBudgets.
+    pub budgets: Arc<Cache<PodDisruptionBudget>>,
+    /// PersistentVolumeClaims.
+    pub volume_claims: Arc<Cache<PersistentVolumeClaim>>,
+    /// PersistentVolumes.
+    pub volumes: Arc<Cache<PersistentVolume>>,
+    /// StorageClasses.
+    pub storage_classes: Arc<Cache<StorageClass>>,
+    /// CSINodes.
+    pub csi_nodes: Arc<Cache<CSINode>>,
+    /// VolumeAttachments.
+    pub volume_attachments: Arc<Cache<VolumeAttachment>>,
+    /// Namespaces.
+    pub namespaces: Arc<Cache<Namespace>>,
+    /// All caches together, for whoever starts them.
+    pub watches: Watches,
+}
+
+impl fmt::Debug for Context {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Context")
+            .field("cloud", &self.cloud.name())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Context {
+    /// Everything wired together; nothing runs and nothing is watched yet.
+    pub fn new(
+        client: Client,
+        clock: Clock,
+        options: Arc<Options>,
+        metrics: Metrics,
+        cloud: Arc<dyn CloudProvider>,
+    ) -> Self {
+        let watches = Watches::default();
+        let rules = Arc::new(cloud.extend_label_rules(LabelRules::default()));
+        let managed = Managed::by(&*cloud);
+        let runner = Runner::new(clock.clone(), &metrics.registry);
+        let state = Cluster::new(
+            clock.clone(),
+            &options,
+            rules.clone(),
+            managed.clone(),
+            &metrics.registry,
+        );
+        state.observe(&watches);
+        Self {
+            client,
+            events: Recorder::new(clock.clone()),
+            clock,
+            metrics,
+            options,
+            cloud,
+            runner,
+            state,
+            rules,
+            managed,
+            nodes: watches.nodes.clone(),
+            claims: watches.claims.clone(),
+            pools: watches.pools.clone(),
+            pods: watches.pods.clone(),
+            daemon_sets: watches.daemon_sets.clone(),
+            budgets: watches.budgets.clone(),
+            volume_claims: watches.volume_claims.clone(),
+            volumes: watches.volumes.clone(),
+            storage_classes: watches.storage_classes.clone(),
+            csi_nodes: watches.csi_nodes.clone(),
+            volume_attachments: watches.volume_attachments.clone(),
+            namespaces: watches.namespaces.clone(),
+            watches,
+        }
+    }
+
+    /// The test for [`Controller::runs`](crate::runner::Controller::runs): is this NodeClaim ours?
+    pub fn manages_claim(&self) -> impl Fn(&NodeClaim) -> bool + Clone + Send + Sync + 'static {
+        let managed = self.managed.clone();
+        move |claim| managed.claim(claim)
+    }
+
+    /// Is this NodePool ours?
+    pub fn manages_pool(&self) -> impl Fn(&NodePool) -> bool + Clone + Send + Sync + 'static {
+        let managed = self.managed.clone();
+        move |pool| managed.pool(pool)
+    }
+
+    /// Is this Node ours?
+    pub fn manages_node(&self) -> impl Fn(&Node) -> bool + Clone + Send + Sync + 'static {
+        let managed = self.managed.clone();
+        move |node| managed.node(node)
+    }
+}
+
+/// Tells our objects from those of another Karpenter in the same cluster (lifecycle.md §0.2).
+#[derive(Clone, Debug)]
+pub struct Managed(Arc<[NodeClassKind]>);
+
+impl Managed {
+    /// Objects that refer to one of this provider's NodeClasses.
+    pub fn by(cloud: &dyn CloudProvider) -> Self {
+        Self(cloud.supported_node_classes().into())
+    }
+
+    /// By its `nodeClassRef`.
+    pub fn claim(&self, claim: &NodeClaim) -> bool {
+        let reference = &claim.spec.node_class_ref;
+        self.0
+            .iter()
+            .any(|class| class.is_meant_by(&reference.group, &reference.kind))
+    }
+
+    /// By its template's `nodeClassRef`.
+    pub fn pool(&self, pool: &NodePool) -> bool {
+        let reference = &pool.spec.template.spec.node_class_ref;
+        self.0
+            .iter()
+            .any(|class| class.is_meant_by(&reference.group, &reference.kind))
+    }
+
+    /// By the label that ties it to its NodeClass.
+    pub fn node(&self, node: &Node) -> bool {
+        let Some(labels) = &node.metadata.labels else {
+            return false;
+        };
+        self.0.iter().any(|class| labels.contains_key(&class.label()))
+    }
+}

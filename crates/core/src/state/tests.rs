@@ -1,0 +1,1 @@
+//! Behaviour of cluster state, fed with objects as the watches would.
