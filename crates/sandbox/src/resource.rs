@@ -3,9 +3,12 @@
 mod builtin;
 pub(crate) mod registry;
 
+use std::sync::Arc;
+
 use serde_json::Value;
 
-use crate::object::{SelectableField, type_prefix};
+use crate::events;
+use crate::object::{Object, SelectableField, type_prefix};
 use crate::status::qualified;
 use crate::store::CollectionName;
 
@@ -92,12 +95,14 @@ pub struct ScalePaths {
 #[derive(Clone)]
 pub enum Source {
     BuiltIn(Normalise),
+    Custom(Arc<crate::crd::Version>),
 }
 
 impl std::fmt::Debug for Source {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Source::BuiltIn(_) => formatter.write_str("BuiltIn"),
+            Source::Custom(version) => formatter.debug_tuple("Custom").field(&version.name).finish(),
         }
     }
 }
@@ -122,9 +127,7 @@ impl Resource {
     }
 
     pub fn is_custom(&self) -> bool {
-        match self.source {
-            Source::BuiltIn(_) => false,
-        }
+        matches!(self.source, Source::Custom(_))
     }
 
     pub fn has_status(&self) -> bool {
@@ -145,6 +148,16 @@ impl Resource {
         if let Some(map) = value.as_object_mut() {
             map.insert("kind".into(), self.kind.as_str().into());
             map.insert("apiVersion".into(), self.api_version().into());
+        }
+    }
+
+    /// An object's tree in the form that clients of this resource read and patch.
+    pub(crate) fn project(&self, object: &Object) -> Value {
+        let value = object.value();
+        if self.group == events::GROUP && !self.is_custom() {
+            events::to_regarding(value)
+        } else {
+            value
         }
     }
 

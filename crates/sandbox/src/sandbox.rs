@@ -3,17 +3,27 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use http::HeaderValue;
+use serde::Deserialize;
 use serde_json::json;
 
 use crate::clock::{Clock, later};
-use crate::objects::Objects;
-use crate::server::{Server, WriteOptions};
+use crate::faults::Faults;
+use crate::http::Http;
+use crate::objects::{Kind, Objects};
+use crate::requests::RequestLog;
+use crate::server::{Endpoint, Patch, Server, WriteOptions};
 use crate::settle::settle;
+use crate::status::ApiError;
+
+/// How long [`Sandbox::wait_for`] waits, in real time.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A running embedded control plane; everything ends when the last handle is dropped.
 #[derive(Clone, Debug)]
 pub struct Sandbox {
     server: Arc<Server>,
+    http: Http,
 }
 
 /// Choices made before a sandbox starts.
@@ -44,6 +54,141 @@ impl Sandbox {
     /// Reads and writes objects in process, past HTTP and its faults.
     pub fn objects(&self) -> Objects {
         Objects::new(Arc::clone(&self.server))
+    }
+
+    /// A kube client that talks to the API server without a socket.
+    ///
+    /// It has no retry layer: what the server refuses, the caller sees.
+    pub fn client(&self) -> kube::Client {
+        self.client_as("sandbox-client")
+    }
+
+    /// A client whose requests carry this `User-Agent`, so that faults and counts can tell it from others.
+    pub fn client_as(&self, agent: &str) -> kube::Client {
+        let http = self.http.clone();
+        let agent = HeaderValue::from_str(agent).unwrap_or(HeaderValue::from_static("sandbox-client"));
+        let service = tower::service_fn(move |mut request: http::Request<kube::client::Body>| {
+            let http = http.clone();
+            request.headers_mut().insert(http::header::USER_AGENT, agent.clone());
+            async move { http.serve(request).await }
+        });
+        kube::Client::new(service, "default")
+    }
+
+    /// The faults in force; tests add to them.
+    pub fn faults(&self) -> &Faults {
+        &self.http.faults
+    }
+
+    /// The requests that were answered.
+    pub fn requests(&self) -> &RequestLog {
+        &self.http.requests
+    }
+
+    /// Makes every resourceVersion up to now too old to watch from.
+    pub fn expire_resource_versions(&self) {
+        self.server.store.expire_history();
+    }
+
+    /// Applies every document of a YAML text; objects without a namespace go to `default`.
+    ///
+    /// Fails with the API server's refusal of the first document that it does not accept.
+    pub fn apply(&self, yaml: &str) -> Result<(), ApiError> {
+        for document in serde_norway::Deserializer::from_str(yaml) {
+            let value = serde_json::Value::deserialize(document)
+                .map_err(|error| ApiError::bad_request(format!("the YAML can't be read: {error}")))?;
+            if !value.is_null() {
+                self.apply_value(value)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn apply_value(&self, value: serde_json::Value) -> Result<(), ApiError> {
+        let api_version = value["apiVersion"].as_str().unwrap_or_default();
+        let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
+        let kind = value["kind"].as_str().unwrap_or_default();
+        let Some(resource) = self.server.resource_of_version(group, version, kind) else {
+            return Err(ApiError::bad_request(format!(
+                "no matches for kind {kind:?} in version {api_version:?}"
+            )));
+        };
+        let name = value["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+        let namespace = match (resource.is_namespaced(), value["metadata"]["namespace"].as_str()) {
+            (false, _) => String::new(),
+            (true, namespace) => namespace.unwrap_or("default").to_owned(),
+        };
+        if name.is_empty() {
+            return self
+                .server
+                .create(&resource, &namespace, value, &WriteOptions::default())
+                .map(|_| ());
+        }
+        let options = WriteOptions {
+            field_manager: "sandbox".into(),
+            ..WriteOptions::default()
+        };
+        let has_status = resource.has_status() && value.get("status").is_some();
+        let patch = Patch::Apply {
+            wanted: value.clone(),
+            force: true,
+        };
+        self.server
+            .patch(&resource, &namespace, &name, Endpoint::Main, &patch, &options)?;
+        if has_status {
+            // A test that writes a status means it.
+            let status = Patch::Merge(json!({"status": value["status"]}));
+            self.server
+                .patch(&resource, &namespace, &name, Endpoint::Status, &status, &options)?;
+        }
+        Ok(())
+    }
+
+    /// Waits, driven by a watch, until the object satisfies `condition`; `None` stands for "does not exist".
+    ///
+    /// # Panics
+    /// After ten seconds of real time, with the object as it then is.
+    pub async fn wait_for<K: Kind + std::fmt::Debug>(
+        &self,
+        namespace: &str,
+        name: &str,
+        condition: impl Fn(Option<&K>) -> bool,
+    ) -> Option<K> {
+        let objects = self.objects();
+        let mut watch = objects.watch::<K>();
+        let wait = async {
+            loop {
+                let object = objects.get::<K>(namespace, name);
+                if condition(object.as_ref()) {
+                    return object;
+                }
+                watch.next().await;
+            }
+        };
+        match tokio::time::timeout(PATIENCE, wait).await {
+            Ok(object) => object,
+            Err(_) => panic!(
+                "{} {namespace}/{name} never became as expected; it is {:#?}",
+                K::kind(&()),
+                objects.get::<K>(namespace, name)
+            ),
+        }
+    }
+
+    /// Lets time pass on a manual clock, timer by timer, until `condition` holds; whether it did within `limit`.
+    pub async fn run_until(&self, limit: Duration, condition: impl Fn(&Objects) -> bool) -> bool {
+        let end = later(self.clock().now(), limit);
+        let objects = self.objects();
+        loop {
+            self.settle().await;
+            if condition(&objects) {
+                return true;
+            }
+            match self.clock().next_timer().filter(|next| *next <= end) {
+                Some(next) => self.clock().advance_to(next),
+                None => return false,
+            }
+        }
     }
 
     /// Waits until nothing happens any more at the present time of the clock.
@@ -89,14 +234,19 @@ impl SandboxBuilder {
                 )
                 .expect("an empty cluster accepts its namespaces");
         }
-        Sandbox { server }
+        let http = Http {
+            server: Arc::clone(&server),
+            faults: Arc::new(Faults::new(self.seed)),
+            requests: Arc::new(RequestLog::default()),
+        };
+        Sandbox { server, http }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::server::{DeleteOptions, Endpoint};
+    use crate::server::DeleteOptions;
     use crate::store::Change;
     use k8s_openapi::api::core::v1::{ConfigMap, Pod};
 

@@ -1,11 +1,16 @@
 //! The API server's rules for reading and writing objects; HTTP and the controllers of this process both come here.
 
+mod binding;
 mod create;
+mod definitions;
 mod delete;
+mod eviction;
 mod normalise;
+mod patch;
+mod scale;
 mod update;
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use jiff::Timestamp;
 use parking_lot::{Mutex, RwLock};
@@ -21,8 +26,10 @@ use crate::settle::Progress;
 use crate::status::ApiError;
 use crate::store::{Snapshot, Store};
 
+pub(crate) use definitions::version_priority;
 pub use delete::{DeleteOptions, Propagation};
 pub use normalise::FieldValidation;
+pub use patch::Patch;
 
 /// The state of one API server.
 #[derive(Debug)]
@@ -34,6 +41,16 @@ pub struct Server {
     /// Held from the read to the write of every change: one writer at a time.
     writer: Mutex<()>,
     random: Mutex<StdRng>,
+    budget_refresher: OnceLock<BudgetRefresher>,
+}
+
+/// Brings the status of a namespace's disruption budgets up to date.
+struct BudgetRefresher(Box<dyn Fn(&str) + Send + Sync>);
+
+impl std::fmt::Debug for BudgetRefresher {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str("BudgetRefresher")
+    }
 }
 
 /// What a write may ask for besides the change itself.
@@ -82,7 +99,21 @@ impl Server {
             registry: RwLock::new(Registry::new()),
             writer: Mutex::new(()),
             random: Mutex::new(StdRng::seed_from_u64(seed)),
+            budget_refresher: OnceLock::new(),
         })
+    }
+
+    /// Has `refresh` called with the namespace before every eviction, so that it sees what came before it.
+    ///
+    /// The first caller wins; the controller of disruption budgets is meant.
+    pub fn refresh_budgets_with(&self, refresh: impl Fn(&str) + Send + Sync + 'static) {
+        let _ = self.budget_refresher.set(BudgetRefresher(Box::new(refresh)));
+    }
+
+    fn refresh_budgets(&self, namespace: &str) {
+        if let Some(BudgetRefresher(refresh)) = self.budget_refresher.get() {
+            refresh(namespace);
+        }
     }
 
     pub fn clock(&self) -> &Clock {
@@ -110,6 +141,11 @@ impl Server {
     /// The resource of a kind, in any version.
     pub fn resource_of_kind(&self, group: &str, kind: &str) -> Option<Arc<Resource>> {
         self.registry.read().by_group_kind(group, kind)
+    }
+
+    /// The resource of a kind in a certain version.
+    pub fn resource_of_version(&self, group: &str, version: &str, kind: &str) -> Option<Arc<Resource>> {
+        self.registry.read().by_kind(group, version, kind)
     }
 
     /// Every served resource, in the order of discovery.
@@ -155,8 +191,16 @@ pub(crate) fn time_text(time: Timestamp) -> String {
 
 impl Server {
     /// What the server itself does after an object was stored.
-    fn after_write(&self, _resource: &Resource, _object: &Arc<Object>) {}
+    fn after_write(&self, resource: &Resource, object: &Arc<Object>) {
+        if *resource.collection == *definitions::DEFINITIONS && !object.terminating {
+            self.establish(resource, object);
+        }
+    }
 
     /// What the server itself does after an object is gone.
-    fn after_removal(&self, _resource: &Resource, _object: &Arc<Object>) {}
+    fn after_removal(&self, resource: &Resource, _object: &Arc<Object>) {
+        if resource.is_custom() {
+            self.finish_definition(&resource.collection);
+        }
+    }
 }

@@ -4,6 +4,8 @@ use std::fmt;
 
 use serde_json::{Value, json};
 
+pub use crate::crd::FieldError;
+
 /// A refused request: an HTTP code and the `Status` object that explains it.
 ///
 /// kube-rs and kubectl decide by `reason` and `details`, so the constructors below fill those exactly as a real
@@ -37,16 +39,6 @@ pub struct Cause {
     pub reason: String,
     pub message: String,
     pub field: String,
-}
-
-/// What is wrong with one field; several of them make one `Invalid` answer.
-#[derive(Clone, Debug, PartialEq)]
-pub struct FieldError {
-    pub field: String,
-    /// `FieldValueInvalid`, `FieldValueRequired`, …
-    pub reason: &'static str,
-    /// The text after the path, for example `Required value`.
-    pub message: String,
 }
 
 impl ApiError {
@@ -136,7 +128,7 @@ impl ApiError {
         error.details.causes = errors
             .into_iter()
             .map(|error| Cause {
-                reason: error.reason.into(),
+                reason: error.reason.as_str().into(),
                 message: error.message,
                 field: error.field,
             })
@@ -255,78 +247,6 @@ impl fmt::Display for ApiError {
 }
 
 impl std::error::Error for ApiError {}
-
-impl FieldError {
-    pub fn required(field: impl Into<String>) -> Self {
-        Self {
-            field: field.into(),
-            reason: "FieldValueRequired",
-            message: "Required value".into(),
-        }
-    }
-
-    pub fn required_because(field: impl Into<String>, why: impl fmt::Display) -> Self {
-        Self {
-            field: field.into(),
-            reason: "FieldValueRequired",
-            message: format!("Required value: {why}"),
-        }
-    }
-
-    /// `value` is shown as JSON, as a real server shows it for scalars.
-    pub fn invalid(field: impl Into<String>, value: &Value, why: impl fmt::Display) -> Self {
-        Self {
-            field: field.into(),
-            reason: "FieldValueInvalid",
-            message: format!("Invalid value: {value}: {why}"),
-        }
-    }
-
-    pub fn forbidden(field: impl Into<String>, why: impl fmt::Display) -> Self {
-        Self {
-            field: field.into(),
-            reason: "FieldValueForbidden",
-            message: format!("Forbidden: {why}"),
-        }
-    }
-
-    pub fn duplicate(field: impl Into<String>, value: &Value) -> Self {
-        Self {
-            field: field.into(),
-            reason: "FieldValueDuplicate",
-            message: format!("Duplicate value: {value}"),
-        }
-    }
-
-    pub fn too_long(field: impl Into<String>, limit: usize) -> Self {
-        let message = format!("Too long: may not be more than {limit} bytes");
-        Self {
-            field: field.into(),
-            reason: "FieldValueTooLong",
-            message,
-        }
-    }
-
-    pub fn not_supported(field: impl Into<String>, value: &Value, supported: &[&str]) -> Self {
-        let list = supported
-            .iter()
-            .map(|value| format!("{value:?}"))
-            .collect::<Vec<_>>()
-            .join(", ");
-        let message = format!("Unsupported value: {value}: supported values: {list}");
-        Self {
-            field: field.into(),
-            reason: "FieldValueNotSupported",
-            message,
-        }
-    }
-}
-
-impl fmt::Display for FieldError {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "{}: {}", self.field, self.message)
-    }
-}
 
 /// `plural.group`, or just `plural` in the core group.
 pub(crate) fn qualified(name: &str, group: &str) -> String {

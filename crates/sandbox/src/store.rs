@@ -272,6 +272,15 @@ impl Store {
         })
     }
 
+    /// How far a reader that read up to `read` may resume: the newest revision if it has seen all of its kind.
+    pub(crate) fn revision_read_by(&self, collection: &str, read: u64) -> u64 {
+        let state = self.state.read();
+        match state.collections.get(collection) {
+            Some(collection) if collection.latest > read => read,
+            _ => state.revision,
+        }
+    }
+
     /// Whether every watch has read all there is and waits for more.
     pub(crate) fn is_quiet(&self) -> bool {
         self.state.read().collections.values().all(|collection| {
@@ -444,11 +453,6 @@ impl Watch {
     /// The revision of the last event read.
     pub fn revision(&self) -> u64 {
         self.reader.cursor.load(Ordering::SeqCst)
-    }
-
-    /// Takes note that there is nothing to read up to `revision`.
-    pub(crate) fn skip_to(&self, revision: u64) {
-        self.reader.cursor.fetch_max(revision, Ordering::SeqCst);
     }
 }
 

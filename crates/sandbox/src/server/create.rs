@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
+use super::definitions::DEFINITIONS;
 use super::normalise::{judge_unknown, normalise};
 use super::{Outcome, Server, WriteOptions, Written};
 use crate::admission;
@@ -51,6 +52,9 @@ impl Server {
         self.own_metadata(resource, namespace, &mut body);
         let name = self.choose_name(resource, namespace, &mut body)?;
         admission::namespace_accepts(self, resource, namespace, &name)?;
+        if *resource.collection == *DEFINITIONS {
+            Self::check_definition(&mut body, &name)?;
+        }
         admission::on_create(self, resource, &mut body, &mut warnings)?;
         let errors = admission::validate(resource, &body, None);
         if !errors.is_empty() {
@@ -116,7 +120,7 @@ impl Server {
         }
         let base = metadata.get("generateName").and_then(Value::as_str).unwrap_or_default();
         if base.is_empty() {
-            let error = FieldError::required_because("metadata.name", "name or generateName is required");
+            let error = FieldError::required("metadata.name", "name or generateName is required");
             return Err(ApiError::invalid(&resource.group, &resource.kind, "", vec![error]));
         }
         let base: String = base.chars().take(MAX_GENERATED_BASE).collect();

@@ -6,6 +6,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde_json::Value;
 
+use super::definitions::DEFINITIONS;
 use super::update::finalizers;
 use super::{Outcome, Server, Written, time_text};
 use crate::admission;
@@ -61,9 +62,23 @@ impl Server {
         options: &DeleteOptions,
     ) -> Result<Written, ApiError> {
         let _writer = self.writer.lock();
+        self.delete_locked(resource, namespace, name, options)
+    }
+
+    /// Deletes an object for a caller that holds the writer's lock.
+    pub(super) fn delete_locked(
+        &self,
+        resource: &Resource,
+        namespace: &str,
+        name: &str,
+        options: &DeleteOptions,
+    ) -> Result<Written, ApiError> {
         let current = self.get(resource, namespace, name)?;
         check_preconditions(resource, &current, options)?;
         admission::may_delete(resource, &current)?;
+        if *resource.collection == *DEFINITIONS {
+            return Ok(self.delete_definition(resource, &current, options));
+        }
         let old = current.value();
         let mut value = old.clone();
         let mut warnings = Vec::new();

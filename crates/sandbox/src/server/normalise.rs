@@ -1,7 +1,9 @@
 //! Brings an incoming tree into the form that is stored, and says which of its fields nobody knows.
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::{Map, Value};
 
+use crate::events;
 use crate::resource::{Resource, Source};
 use crate::server::WriteOptions;
 use crate::status::ApiError;
@@ -31,18 +33,51 @@ pub(crate) fn normalise(resource: &Resource, value: &mut Value) -> Result<Vec<St
             *value = typed;
             let mut unknown = Vec::new();
             unknown_fields(&before, value, "", &mut unknown);
-            drop_empty(value);
-            if let Some(map) = value.as_object_mut() {
-                map.remove("kind");
-                map.remove("apiVersion");
-                if let Some(metadata) = map.get_mut("metadata").and_then(Value::as_object_mut) {
-                    metadata.remove("managedFields");
-                    metadata.remove("selfLink");
-                }
+            // A default in a CRD's schema may well be an empty list.
+            if resource.kind != "CustomResourceDefinition" {
+                drop_empty(value);
+            }
+            strip_served(value);
+            if resource.group == events::GROUP {
+                *value = events::to_core(value.take());
             }
             Ok(unknown)
         }
+        Source::Custom(version) => {
+            let unknown = version.schema.prune(value);
+            version.schema.default(value);
+            custom_metadata(resource, value)?;
+            strip_served(value);
+            Ok(unknown)
+        }
     }
+}
+
+/// Removes what is not stored: the type, which the request tells, and fields that only old clients send.
+fn strip_served(value: &mut Value) {
+    let Some(map) = value.as_object_mut() else { return };
+    map.remove("kind");
+    map.remove("apiVersion");
+    if let Some(metadata) = map.get_mut("metadata").and_then(Value::as_object_mut) {
+        metadata.remove("managedFields");
+        metadata.remove("selfLink");
+    }
+}
+
+/// Metadata of custom resources is typed although the rest is not.
+fn custom_metadata(resource: &Resource, value: &mut Value) -> Result<(), ApiError> {
+    let Some(metadata) = value.get_mut("metadata") else {
+        return Ok(());
+    };
+    let typed = serde_json::from_value::<ObjectMeta>(metadata.take()).and_then(serde_json::to_value);
+    *metadata = typed.map_err(|error| {
+        ApiError::bad_request(format!(
+            "{} cannot be handled as a {}: {error}",
+            resource.kind, resource.kind
+        ))
+    })?;
+    drop_empty(metadata);
+    Ok(())
 }
 
 /// Turns unknown fields into warnings or a refusal, as the request asked.
@@ -120,7 +155,7 @@ fn drop_empty(value: &mut Value) {
 }
 
 /// Writes quantities as a real server does: `1024Mi` is `1Gi`, `0.5` is `500m`.
-fn canonical_quantities(resource: &Resource, value: &mut Value) {
+pub(super) fn canonical_quantities(resource: &Resource, value: &mut Value) {
     // A CSINode's allocatable is a count of volumes, not a map of quantities.
     if resource.kind == "CSINode" || resource.kind == "CustomResourceDefinition" {
         return;

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
+use super::definitions::DEFINITIONS;
 use super::normalise::{judge_unknown, normalise};
 use super::{Endpoint, Outcome, Server, WriteOptions, Written};
 use crate::admission;
@@ -60,7 +61,7 @@ impl Server {
     ) -> Result<Written, ApiError> {
         let _writer = self.writer.lock();
         let current = self.get(resource, namespace, name)?;
-        let mut value = current.value();
+        let mut value = resource.project(&current);
         if !change(&mut value) {
             return Ok(Written {
                 object: current,
@@ -79,11 +80,8 @@ impl Server {
             return match resource.update {
                 UpdateRules::Unconditional | UpdateRules::Upsert => Ok(()),
                 UpdateRules::Versioned | UpdateRules::VersionedUpsert => {
-                    let error = FieldError {
-                        field: "metadata.resourceVersion".into(),
-                        reason: "FieldValueInvalid",
-                        message: "Invalid value: 0: must be specified for an update".into(),
-                    };
+                    let error =
+                        FieldError::invalid("metadata.resourceVersion", &0.into(), "must be specified for an update");
                     Err(ApiError::invalid(
                         &resource.group,
                         &resource.plural,
@@ -117,6 +115,9 @@ impl Server {
         let old = current.value();
         keep_server_metadata(&mut body, &old);
         separate_status(resource, endpoint, &mut body, &old);
+        if *resource.collection == *DEFINITIONS {
+            Self::check_definition(&mut body, &current.name)?;
+        }
         admission::on_update(self, resource, endpoint, &mut body, &old, &mut warnings)?;
         count_generation(resource, &mut body, &old);
         let mut errors = new_finalizers(&body, &old);
@@ -251,7 +252,7 @@ fn new_finalizers(body: &Value, old: &Value) -> Vec<FieldError> {
     }
     vec![FieldError::forbidden(
         "metadata.finalizers",
-        format!(
+        &format!(
             "no new finalizers can be added if the object is being deleted, found new finalizers []string{{{}}}",
             added.join(", ")
         ),
