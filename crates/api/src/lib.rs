@@ -3,6 +3,8 @@
 //! Text that users write (quantities, durations, schedules, selectors, requirements) is parsed here once, into types that
 //! can't be wrong inside. Nothing in this crate does I/O, reads a clock or needs an async runtime.
 
+#[cfg(feature = "testdata")]
+pub mod acceptance;
 pub mod budget;
 pub mod capacity_buffer;
 pub mod conditions;

@@ -119,10 +119,10 @@ fn template_labels(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
         "x-kubernetes-validations": [
             schema::rule(
                 "self.all(key, key in ['karpenter.sh/capacity-type', 'karpenter.sh/nodepool'] || !key.find('^[^/]+').endsWith('karpenter.sh'))",
-                "label domain karpenter.sh is restricted",
+                "label domain karpenter.sh is restricted; use a domain of your own",
             ),
-            schema::rule("self.all(key, key != 'karpenter.sh/nodepool')", "label karpenter.sh/nodepool is set by Karpenter"),
-            schema::rule("self.all(key, key != 'kubernetes.io/hostname')", "label kubernetes.io/hostname is set by the node"),
+            schema::rule("self.all(key, key != 'karpenter.sh/nodepool')", "label karpenter.sh/nodepool is set by Karpenter; remove it"),
+            schema::rule("self.all(key, key != 'kubernetes.io/hostname')", "label kubernetes.io/hostname is set by the node; remove it"),
         ],
     })
 }

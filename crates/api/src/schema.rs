@@ -63,7 +63,7 @@ pub fn node_pool_requirements(generator: &mut SchemaGenerator) -> Schema {
         &[MIN_VALUES_RULE],
         &[(
             "self != 'karpenter.sh/nodepool'",
-            "label karpenter.sh/nodepool is set by Karpenter",
+            "label karpenter.sh/nodepool is set by Karpenter; remove it",
         )],
     )
 }
@@ -96,11 +96,11 @@ fn requirements<T: JsonSchema>(
     let common_key_rules = [
         (
             "self in ['karpenter.sh/capacity-type', 'karpenter.sh/nodepool'] || !self.find('^[^/]+').endsWith('karpenter.sh')",
-            "label domain karpenter.sh is restricted",
+            "label domain karpenter.sh is restricted; use a domain of your own",
         ),
         (
             "self != 'kubernetes.io/hostname'",
-            "label kubernetes.io/hostname is set by the node",
+            "label kubernetes.io/hostname is set by the node; remove it",
         ),
     ];
     item["properties"]["key"]["x-kubernetes-validations"] = common_key_rules
@@ -209,4 +209,30 @@ fn condition_list(reason: Value, required: &[&str]) -> Schema {
 
 pub fn date_time(_: &mut SchemaGenerator) -> Schema {
     json_schema!({ "type": "string", "format": "date-time" })
+}
+
+/// What to write instead, for an error message that quotes one of our patterns.
+pub fn hint(message: &str) -> Option<&'static str> {
+    let hints = [
+        (QUALIFIED_NAME, "use a name such as team or example.com/team"),
+        (LABEL_VALUE, "use letters, digits, \"-\", \"_\" and \".\""),
+        (DURATION, "use a duration such as 30s, 5m or 1h30m"),
+        (DURATION_OR_NEVER, "use a duration such as 30s, 5m or 1h30m, or Never"),
+        (BUDGET_DURATION, "use hours and minutes such as 30m, 8h or 2h20m"),
+        (BUDGET_NODES, "use a count such as 5, or a percentage from 0% to 100%"),
+        (
+            CRON,
+            "use five cron fields such as 0 9 * * mon-fri, or a macro such as @daily",
+        ),
+        (QUANTITY, "use a quantity such as 500m, 2 or 1.5Gi"),
+        (NO_SLASH, "use the API group alone, such as karpenter.kwok.sh"),
+        (PRICE, "use an unsigned price such as 0.05"),
+        (
+            PRICE_ADJUSTMENT,
+            "use a signed change such as -0.05, +10% or -50%, down to -100%",
+        ),
+    ];
+    // Several patterns contain others; the longest that is quoted is the one meant.
+    let quoted = hints.into_iter().filter(|(pattern, _)| message.contains(pattern));
+    quoted.max_by_key(|(pattern, _)| pattern.len()).map(|(_, hint)| hint)
 }

@@ -5,6 +5,7 @@ mod error;
 mod manifests;
 mod providers;
 mod terminal;
+mod verdict;
 
 use std::process::ExitCode;
 

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::io::{self, Write};
 
 use clap::Args;
-use karpenter_api::{CapacityBuffer, NodeClaim, NodeOverlay, NodePool};
 
 use crate::error::CliError;
-use crate::manifests::{Manifest, ManifestError, Sources};
+use crate::manifests::Sources;
 use crate::terminal::Terminal;
+use crate::verdict::Rules;
 
 /// Check manifests against Karpenter's CRDs and its runtime rules, without a cluster.
 ///
@@ -24,11 +24,18 @@ pub(crate) struct Validate {
 
 impl Validate {
     pub(crate) fn run(&self, terminal: &Terminal) -> Result<(), CliError> {
+        let rules = Rules::new();
         let mut findings = Vec::new();
         let mut skipped: BTreeMap<String, usize> = BTreeMap::new();
         self.sources.read(&mut |manifest| {
-            match check(&manifest) {
-                Some(found) => findings.extend(found),
+            let subject = format!("{}: {}/{}", manifest.origin, manifest.kind, manifest.name());
+            match rules.check(&manifest) {
+                Some(verdict) => {
+                    findings.extend(verdict.findings.iter().map(|finding| format!("{subject}: {finding}")));
+                    for note in verdict.notes {
+                        terminal.note(&format!("{subject}: {note}"));
+                    }
+                }
                 None => {
                     let kind = format!("{} {}", manifest.api_version, manifest.kind);
                     *skipped.entry(kind).or_default() += 1;
@@ -50,16 +57,4 @@ impl Validate {
             Err(CliError::Negative)
         }
     }
-}
-
-/// The findings on an object, or nothing when its kind is not ours.
-fn check(manifest: &Manifest) -> Option<Vec<String>> {
-    let problem = match (manifest.group(), manifest.kind.as_str()) {
-        ("karpenter.sh", "NodePool") => manifest.parse::<NodePool>().err(),
-        ("karpenter.sh", "NodeClaim") => manifest.parse::<NodeClaim>().err(),
-        ("karpenter.sh", "NodeOverlay") => manifest.parse::<NodeOverlay>().err(),
-        ("autoscaling.x-k8s.io", "CapacityBuffer") => manifest.parse::<CapacityBuffer>().err(),
-        _ => return None,
-    };
-    Some(problem.iter().map(ManifestError::to_string).collect())
 }
