@@ -11,6 +11,7 @@ use karpenter_api::labels::LabelRules;
 use karpenter_api::{NodeClaim, NodePool};
 use karpenter_cloud::{CloudProvider, NodeClassKind};
 use kube::Client;
+use tokio::task::JoinSet;
 
 use crate::clock::Clock;
 use crate::events::Recorder;
@@ -125,6 +126,18 @@ impl Context {
             namespaces: watches.namespaces.clone(),
             watches,
         }
+    }
+
+    /// Starts all watches; they end when the set is dropped.
+    pub fn watch(&self) -> JoinSet<()> {
+        let state = self.state.clone();
+        self.watches
+            .run(&self.client, &self.clock, move |pod| state.pod_seen(pod))
+    }
+
+    /// Resolves once every watched kind has been listed.
+    pub async fn synced(&self) {
+        self.watches.synced().await;
     }
 
     /// The test for [`Controller::runs`](crate::runner::Controller::runs): is this NodeClaim ours?

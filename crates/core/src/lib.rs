@@ -16,6 +16,7 @@ pub mod logging;
 pub mod metrics;
 pub mod nodepool;
 pub mod nodes;
+pub mod operator;
 pub mod options;
 pub mod patch;
 pub mod pools;

@@ -2,6 +2,7 @@
 
 use std::fmt::Debug;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::{Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod};
@@ -46,6 +47,7 @@ pub struct Watches {
     pub volume_attachments: Arc<Cache<VolumeAttachment>>,
     /// Namespaces.
     pub namespaces: Arc<Cache<Namespace>>,
+    running: Arc<AtomicBool>,
 }
 
 impl Default for Watches {
@@ -63,6 +65,7 @@ impl Default for Watches {
             csi_nodes: Cache::new("CSINode"),
             volume_attachments: Cache::new("VolumeAttachment"),
             namespaces: Cache::new("Namespace"),
+            running: Arc::default(),
         }
     }
 }
@@ -71,6 +74,7 @@ impl Watches {
     /// Watches every kind until the returned set is dropped or aborted. `sees_pod` gets each pod whole, before it is
     /// cut down.
     pub fn run(&self, client: &Client, clock: &Clock, sees_pod: impl Fn(&Pod) + Send + Sync + 'static) -> JoinSet<()> {
+        self.running.store(true, Ordering::Relaxed);
         let mut tasks = JoinSet::new();
         let watch = Watch { client, clock };
         watch.start(&mut tasks, &self.namespaces, trim::object);
@@ -89,6 +93,11 @@ impl Watches {
             trim::pod(pod)
         });
         tasks
+    }
+
+    /// Whether the watches were started.
+    pub fn are_running(&self) -> bool {
+        self.running.load(Ordering::Relaxed)
     }
 
     /// Resolves once every kind has been listed.
