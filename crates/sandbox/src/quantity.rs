@@ -10,6 +10,11 @@ pub(crate) fn canonical(text: &str) -> Option<String> {
     })
 }
 
+/// A quantity in billionths; `None` if it is not one.
+pub(crate) fn nanos(text: &str) -> Option<i128> {
+    parse(text).map(|quantity| quantity.nanos)
+}
+
 #[derive(Clone, Copy, PartialEq)]
 enum Format {
     Binary,

@@ -7,6 +7,7 @@ use http::HeaderValue;
 use serde::Deserialize;
 use serde_json::json;
 
+use crate::boot;
 use crate::clock::{Clock, later};
 use crate::faults::Faults;
 use crate::http::Http;
@@ -223,17 +224,7 @@ impl SandboxBuilder {
 
     pub fn start(self) -> Sandbox {
         let server = Server::new(self.clock, self.seed);
-        let namespaces = server.resource("", "namespaces").expect("namespaces are built in");
-        for name in ["default", "kube-system", "kube-public", "kube-node-lease"] {
-            server
-                .create(
-                    &namespaces,
-                    "",
-                    json!({"metadata": {"name": name}}),
-                    &WriteOptions::default(),
-                )
-                .expect("an empty cluster accepts its namespaces");
-        }
+        boot::furnish(&server);
         let http = Http {
             server: Arc::clone(&server),
             faults: Arc::new(Faults::new(self.seed)),

@@ -195,6 +195,30 @@ impl Server {
         if *resource.collection == *definitions::DEFINITIONS && !object.terminating {
             self.establish(resource, object);
         }
+        if resource.is("", "Namespace") && !object.terminating {
+            self.furnish_namespace(&object.name);
+        }
+    }
+
+    /// Puts into a namespace what every namespace has.
+    fn furnish_namespace(&self, namespace: &str) {
+        for (plural, body) in [
+            ("serviceaccounts", serde_json::json!({"metadata": {"name": "default"}})),
+            (
+                "configmaps",
+                serde_json::json!({
+                    "metadata": {"name": "kube-root-ca.crt"},
+                    "data": {"ca.crt": "the sandbox has no certificate authority of its own\n"},
+                }),
+            ),
+        ] {
+            let resource = self.resource("", plural).expect("built in");
+            let name = body["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+            if self.store.get(&resource.collection, &key(namespace, &name)).is_none() {
+                // It can't fail: the namespace was just stored and the name is free.
+                let _ = self.create_locked(&resource, namespace, body, &WriteOptions::default(), None);
+            }
+        }
     }
 
     /// What the server itself does after an object is gone.

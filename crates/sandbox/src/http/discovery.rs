@@ -68,8 +68,6 @@ fn subresources(resource: &Resource) -> Vec<Subresource> {
             verbs: &["create"],
         });
         found.push(own("log", &["get"]));
-        found.push(own("ephemeralcontainers", OBJECT));
-        found.push(own("resize", OBJECT));
     }
     if resource.is("", "Namespace") {
         found.push(own("finalize", &["update"]));

@@ -52,15 +52,6 @@ impl Http {
             }
             ("eviction", &Method::POST) if resource.is("", "Pod") => self.evict(call, name),
             ("log", &Method::GET) if resource.is("", "Pod") => self.log(call, name),
-            ("resize" | "ephemeralcontainers", method) if resource.is("", "Pod") => match *method {
-                Method::GET => {
-                    let object = self.server.get(resource, namespace(call), name)?;
-                    Ok(Answer::json(200, self.renderer(call).object(&object)))
-                }
-                Method::PUT => self.put(call, name, Endpoint::Main),
-                Method::PATCH => self.patch(call, name, Endpoint::Main),
-                _ => Err(ApiError::method_not_allowed()),
-            },
             ("exec" | "attach" | "portforward" | "proxy", _) if resource.is("", "Pod") => Err(no_containers()),
             (sub, _) if resource.is("", "Node") && sub.starts_with("proxy") => Err(no_containers()),
             ("binding" | "eviction" | "finalize", _) if resource.is("", "Pod") || resource.is("", "Namespace") => {

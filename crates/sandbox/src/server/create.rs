@@ -48,14 +48,14 @@ impl Server {
             ));
         }
         let unknown = normalise(resource, &mut body)?;
-        let mut warnings = judge_unknown(&unknown, options)?;
+        let warnings = judge_unknown(&unknown, options)?;
         self.own_metadata(resource, namespace, &mut body);
         let name = self.choose_name(resource, namespace, &mut body)?;
         admission::namespace_accepts(self, resource, namespace, &name)?;
         if *resource.collection == *DEFINITIONS {
             Self::check_definition(&mut body, &name)?;
         }
-        admission::on_create(self, resource, &mut body, &mut warnings)?;
+        admission::on_create(self, resource, &mut body)?;
         let errors = admission::validate(resource, &body, None);
         if !errors.is_empty() {
             return Err(ApiError::invalid(&resource.group, &resource.kind, &name, errors));

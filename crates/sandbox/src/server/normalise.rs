@@ -23,13 +23,20 @@ pub(crate) fn normalise(resource: &Resource, value: &mut Value) -> Result<Vec<St
         Source::BuiltIn(through) => {
             resource.stamp(value);
             canonical_quantities(resource, value);
-            let before = value.clone();
-            let typed = through(std::mem::take(value)).map_err(|error| {
+            let unusable = |problem: String| {
                 ApiError::bad_request(format!(
-                    "{} in version \"{}\" cannot be handled as a {}: {error}",
+                    "{} in version \"{}\" cannot be handled as a {}: {problem}",
                     resource.kind, resource.version, resource.kind
                 ))
-            })?;
+            };
+            if let Some(time) = coarse_micro_time(resource, value) {
+                let layout = "2006-01-02T15:04:05.000000Z07:00";
+                return Err(unusable(format!(
+                    "parsing time {time:?} as {layout:?}: six fractional digits are needed"
+                )));
+            }
+            let before = value.clone();
+            let typed = through(std::mem::take(value)).map_err(|error| unusable(error.to_string()))?;
             *value = typed;
             let mut unknown = Vec::new();
             unknown_fields(&before, value, "", &mut unknown);
@@ -152,6 +159,22 @@ fn drop_empty(value: &mut Value) {
         Value::Array(items) => items.iter_mut().for_each(drop_empty),
         _ => {}
     }
+}
+
+/// A MicroTime that does not have exactly six fractional digits, which a real server refuses.
+fn coarse_micro_time<'v>(resource: &Resource, value: &'v Value) -> Option<&'v str> {
+    let pointers: &[&str] = match resource.kind.as_str() {
+        "Lease" => &["/spec/acquireTime", "/spec/renewTime"],
+        "Event" => &["/eventTime", "/series/lastObservedTime"],
+        _ => return None,
+    };
+    let times = pointers
+        .iter()
+        .filter_map(|pointer| value.pointer(pointer).and_then(Value::as_str));
+    times.into_iter().find(|time| {
+        let fraction = time.split_once('.').map_or("", |(_, rest)| rest);
+        fraction.chars().take_while(char::is_ascii_digit).count() != 6
+    })
 }
 
 /// Writes quantities as a real server does: `1024Mi` is `1Gi`, `0.5` is `500m`.

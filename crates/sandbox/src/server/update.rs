@@ -111,14 +111,14 @@ impl Server {
         owners: Option<Arc<FieldOwners>>,
     ) -> Result<Written, ApiError> {
         let unknown = normalise(resource, &mut body)?;
-        let mut warnings = judge_unknown(&unknown, options)?;
+        let warnings = judge_unknown(&unknown, options)?;
         let old = current.value();
         keep_server_metadata(&mut body, &old);
         separate_status(resource, endpoint, &mut body, &old);
         if *resource.collection == *DEFINITIONS {
             Self::check_definition(&mut body, &current.name)?;
         }
-        admission::on_update(self, resource, endpoint, &mut body, &old, &mut warnings)?;
+        admission::on_update(resource, endpoint, &mut body, &old);
         count_generation(resource, &mut body, &old);
         let mut errors = new_finalizers(&body, &old);
         errors.extend(admission::validate(resource, &body, Some(&old)));
