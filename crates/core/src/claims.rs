@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use karpenter_api::{NodeClaim, labels};
+use karpenter_cloud::ClaimMark;
 use kube::api::{Api, DeleteParams, Preconditions};
 use kube::{Client, ResourceExt};
 
@@ -110,13 +111,17 @@ impl Claims {
         Ok(())
     }
 
-    /// Whether the API server knows a claim of this name and UID; asked of the server itself, not of the cache.
+    /// Whether the claim that a machine was made for exists and may still mean this machine; asked of the API server
+    /// itself, not of the cache.
     ///
     /// # Errors
     /// With what the API server says.
-    pub async fn exists(&self, name: &str, uid: &str) -> Result<bool> {
-        let claim = self.api.get_opt(name).await?;
-        Ok(claim.is_some_and(|claim| claim.uid().as_deref() == Some(uid)))
+    pub async fn owns(&self, mark: &ClaimMark, provider_id: &str) -> Result<bool> {
+        let Some(claim) = self.api.get_opt(&mark.name).await? else {
+            return Ok(false);
+        };
+        let means_this_machine = claim.provider_id().is_none_or(|known| known == provider_id);
+        Ok(claim.uid().as_deref() == Some(&mark.uid) && means_this_machine)
     }
 }
 

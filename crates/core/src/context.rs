@@ -13,10 +13,16 @@ use karpenter_cloud::{CloudProvider, NodeClassKind};
 use kube::Client;
 use tokio::task::JoinSet;
 
+use crate::claims::Claims;
 use crate::clock::Clock;
 use crate::events::Recorder;
 use crate::metrics::Metrics;
+use crate::node_classes::NodeClasses;
+use crate::nodepool::health::PoolHealth;
+use crate::nodes::Nodes;
 use crate::options::Options;
+use crate::pools::Pools;
+use crate::relations::Relations;
 use crate::runner::Runner;
 use crate::state::Cluster;
 use crate::watch::{Cache, Watches};
@@ -70,6 +76,18 @@ pub struct Context {
     pub namespaces: Arc<Cache<Namespace>>,
     /// All caches together, for whoever starts them.
     pub watches: Watches,
+    /// The provider's NodeClasses.
+    pub node_classes: NodeClasses,
+    /// Who belongs to whom.
+    pub relations: Arc<Relations>,
+    /// How the launches of each NodePool went.
+    pub pool_health: Arc<PoolHealth>,
+    /// The one writer of NodeClaims.
+    pub claim_writer: Claims,
+    /// The one writer of Nodes.
+    pub node_writer: Nodes,
+    /// The one writer of NodePools.
+    pub pool_writer: Pools,
 }
 
 impl fmt::Debug for Context {
@@ -102,6 +120,12 @@ impl Context {
         );
         state.observe(&watches);
         Self {
+            node_classes: NodeClasses::of(&*cloud),
+            relations: Arc::new(Relations::new(&watches, managed.clone())),
+            pool_health: Arc::default(),
+            claim_writer: Claims::new(client.clone(), metrics.shared.clone()),
+            node_writer: Nodes::new(client.clone()),
+            pool_writer: Pools::new(client.clone()),
             client,
             events: Recorder::new(clock.clone()),
             clock,
@@ -128,16 +152,20 @@ impl Context {
         }
     }
 
-    /// Starts all watches; they end when the set is dropped.
+    /// Watches everything that controllers read, until the returned set is dropped or aborted.
     pub fn watch(&self) -> JoinSet<()> {
         let state = self.state.clone();
-        self.watches
-            .run(&self.client, &self.clock, move |pod| state.pod_seen(pod))
+        let mut tasks = self
+            .watches
+            .run(&self.client, &self.clock, move |pod| state.pod_seen(pod));
+        self.node_classes.run(&mut tasks, &self.client, &self.clock);
+        tasks
     }
 
-    /// Resolves once every watched kind has been listed.
+    /// Resolves once everything that controllers read has been listed.
     pub async fn synced(&self) {
         self.watches.synced().await;
+        self.node_classes.synced().await;
     }
 
     /// The test for [`Controller::runs`](crate::runner::Controller::runs): is this NodeClaim ours?

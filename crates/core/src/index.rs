@@ -73,16 +73,20 @@ impl<V: Send + Sync + 'static> Index<V> {
 
     /// The object that has `value`, if there is exactly one.
     pub fn one(&self, value: &str) -> Found<V> {
-        let mut all = self.all(value);
+        Found::among(self.all(value))
+    }
+}
+
+impl<V> Found<V> {
+    /// The one among `all`, if there is exactly one.
+    pub fn among(mut all: Vec<Arc<V>>) -> Self {
         match (all.pop(), all.is_empty()) {
             (None, _) => Found::None,
             (Some(only), true) => Found::One(only),
             (Some(_), false) => Found::Several,
         }
     }
-}
 
-impl<V> Found<V> {
     /// The one object; neither none nor several.
     pub fn only(self) -> Option<Arc<V>> {
         match self {

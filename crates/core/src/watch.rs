@@ -278,7 +278,7 @@ impl<V: Send + Sync + 'static> Cache<V> {
         clock: Clock,
         project: impl Fn(K) -> V + Send + Sync,
     ) where
-        K: Resource<DynamicType: Default> + Clone + DeserializeOwned + Debug + Send + 'static,
+        K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
     {
         let mut failures = 0;
         loop {

@@ -146,6 +146,11 @@ pub fn nodepool_disruption_blocked(nodepool: Regarding, reason: &str) -> Event {
     on_uid_and(normal(nodepool, "DisruptionBlocked", text), reason).quiet_for(MINUTE)
 }
 
+/// What the provider finds questionable about a pool.
+pub fn node_pool_doubt(nodepool: Regarding, reason: &str, message: &str) -> Event {
+    on_uid_and(warning(nodepool, reason, truncate(message)), message)
+}
+
 // === NodeClaims ===
 
 /// A launch failed for want of capacity.

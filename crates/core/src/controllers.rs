@@ -1,0 +1,36 @@
+//! Every controller that works on claims, nodes and pools, in one list.
+
+use crate::context::Context;
+use crate::runner::Runnable;
+use crate::{
+    consistency, eviction, expiration, garbage_collection, hydration, lifecycle, nodepool, observability, pod_events,
+    termination,
+};
+
+/// The controllers, ready to start. Their order does not matter; it is the order of upstream's list.
+pub fn all(ctx: &Context) -> Vec<Runnable> {
+    let (evictions, eviction_queue) = eviction::controller(ctx);
+    let mut controllers = vec![
+        eviction_queue,
+        nodepool::hash::controller(ctx),
+        expiration::controller(ctx),
+        termination::controller(ctx, evictions),
+        nodepool::readiness::controller(ctx),
+        nodepool::registration_health::controller(ctx),
+        nodepool::counter::controller(ctx),
+        nodepool::validation::controller(ctx),
+        pod_events::controller(ctx),
+        consistency::controller(ctx),
+        lifecycle::controller(ctx),
+        garbage_collection::controller(ctx),
+        hydration::claims(ctx),
+        hydration::nodes(ctx),
+    ];
+    if !ctx.options.disable_cluster_state_observability {
+        controllers.push(observability::pods::controller(ctx));
+        controllers.push(observability::nodepools::controller(ctx));
+        controllers.push(observability::nodes::controller(ctx));
+        controllers.extend(observability::status_conditions::controllers(ctx));
+    }
+    controllers
+}

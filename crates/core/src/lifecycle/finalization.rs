@@ -1,0 +1,152 @@
+//! The end of a NodeClaim: its Nodes drain, its machine goes, and only then does the claim.
+
+use jiff::SignedDuration;
+use karpenter_api::conditions::StatusConditions;
+use karpenter_api::labels::annotations::TERMINATION_TIMESTAMP;
+use karpenter_api::node_claim::condition::{INSTANCE_TERMINATING, REGISTERED};
+use karpenter_api::{NodeClaim, labels};
+use karpenter_cloud::provider::Deletion;
+use kube::ResourceExt;
+
+use super::Lifecycle;
+use crate::claims;
+use crate::error::{Error, Result};
+use crate::events::{self, Regarding};
+use crate::patch::Written;
+use crate::runner::Next;
+
+/// How often the cloud is asked whether a machine is gone.
+const POLL: SignedDuration = SignedDuration::from_secs(5);
+
+impl Lifecycle {
+    /// One step towards the end of a claim that is being deleted.
+    pub(super) async fn finalize(&self, claim: &NodeClaim) -> Result<Next> {
+        if !claim
+            .metadata
+            .finalizers
+            .iter()
+            .flatten()
+            .any(|finalizer| finalizer == labels::TERMINATION_FINALIZER)
+        {
+            self.launched.forget(claim);
+            return Ok(Next::Wait);
+        }
+        let Some(claim) = self.set_deadline(claim).await? else {
+            return Ok(Next::Wait);
+        };
+        // A Node that never registered has no finalizer of ours: there is nothing to drain, and it goes with its machine.
+        if claim.is_true(REGISTERED) && self.delete_nodes(&claim).await? == Remaining::Some {
+            return Ok(Next::Wait);
+        }
+        let Some(claim) = self.terminate_instance(claim).await? else {
+            return Ok(Next::After(POLL));
+        };
+        self.release(&claim).await?;
+        Ok(Next::Wait)
+    }
+
+    /// Notes by when all pods must be gone, once; a deadline that is already there stands.
+    async fn set_deadline(&self, claim: &NodeClaim) -> Result<Option<NodeClaim>> {
+        let mut changed = claim.clone();
+        let annotations = changed.metadata.annotations.get_or_insert_default();
+        let (Some(period), Some(deleted)) = (claim.spec.termination_grace_period, &claim.metadata.deletion_timestamp)
+        else {
+            return Ok(Some(claim.clone()));
+        };
+        if annotations.contains_key(TERMINATION_TIMESTAMP) {
+            return Ok(Some(claim.clone()));
+        }
+        let deadline = deleted
+            .0
+            .saturating_add(period.as_signed())
+            .unwrap_or(jiff::Timestamp::MAX);
+        annotations.insert(TERMINATION_TIMESTAMP.to_owned(), deadline.to_string());
+        self.ctx.events.publish(events::termination_grace_period_expiring(
+            Regarding::of(claim),
+            deadline,
+        ));
+        match self.ctx.claim_writer.write(claim, &changed).await? {
+            Written::Changed(written) => Ok(Some(written)),
+            Written::Unchanged => Ok(Some(changed)),
+            Written::Gone => Ok(None),
+        }
+    }
+
+    async fn delete_nodes(&self, claim: &NodeClaim) -> Result<Remaining> {
+        let Some(provider_id) = claim.provider_id() else {
+            return Ok(Remaining::None);
+        };
+        let nodes = self.ctx.relations.nodes_of(provider_id);
+        for node in nodes.iter().filter(|node| node.metadata.deletion_timestamp.is_none()) {
+            self.ctx.node_writer.delete(node).await?;
+        }
+        // The removal of the last Node wakes the claim again.
+        Ok(if nodes.is_empty() {
+            Remaining::None
+        } else {
+            Remaining::Some
+        })
+    }
+
+    /// Has the machine terminated; `None` while it is still there.
+    async fn terminate_instance(&self, claim: NodeClaim) -> Result<Option<NodeClaim>> {
+        let name = claim.name_any();
+        if claim.provider_id().is_none() {
+            let abandoned = Deletion::settle(self.ctx.cloud.abandon(&claim).await);
+            let abandoned =
+                abandoned.map_err(|error| Error::failed(format!("abandoning the launch of {name}: {error}")))?;
+            return Ok((abandoned == Deletion::Gone).then_some(claim));
+        }
+        let deletion = Deletion::settle(self.ctx.cloud.delete(&claim).await);
+        let deletion =
+            deletion.map_err(|error| Error::failed(format!("terminating the instance of {name}: {error}")))?;
+        let now = self.ctx.clock.now();
+        let mut changed = claim.clone();
+        let _ = changed.set_true(INSTANCE_TERMINATING, now);
+        let claim = match self.ctx.claim_writer.write(&claim, &changed).await? {
+            Written::Changed(written) => written,
+            Written::Unchanged | Written::Gone => changed,
+        };
+        if deletion == Deletion::InProgress {
+            return Ok(None);
+        }
+        if let Some(terminating) = claim.condition(INSTANCE_TERMINATING) {
+            let seconds = now.duration_since(terminating.transitioned_at()).as_secs_f64();
+            self.metrics
+                .instance_termination
+                .observe([claims::label(&claim, labels::NODEPOOL)], seconds);
+        }
+        Ok(Some(claim))
+    }
+
+    async fn release(&self, claim: &NodeClaim) -> Result<()> {
+        let mut released = claim.clone();
+        released
+            .metadata
+            .finalizers
+            .get_or_insert_default()
+            .retain(|held| held != labels::TERMINATION_FINALIZER);
+        let Written::Changed(_) = self.ctx.claim_writer.write(claim, &released).await? else {
+            return Ok(());
+        };
+        self.launched.forget(claim);
+        let pool = claims::label(claim, labels::NODEPOOL);
+        if let Some(deleted) = &claim.metadata.deletion_timestamp {
+            let seconds = self.ctx.clock.since(deleted.0).as_secs_f64();
+            self.metrics.termination.observe([pool], seconds);
+        }
+        let (capacity_type, zone) = (
+            claims::label(claim, labels::CAPACITY_TYPE),
+            claims::label(claim, labels::ZONE),
+        );
+        self.ctx.metrics.shared.nodeclaim_terminated(pool, capacity_type, zone);
+        tracing::info!(NodeClaim = claim.name_any(), "terminated nodeclaim");
+        Ok(())
+    }
+}
+
+#[derive(PartialEq, Eq)]
+enum Remaining {
+    Some,
+    None,
+}

@@ -1,0 +1,3 @@
+//! NodePools with `replicas`: so many nodes, whatever pods there are (gate StaticCapacity).
+
+pub mod scale_down;
