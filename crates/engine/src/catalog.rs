@@ -8,7 +8,7 @@ use std::sync::Arc;
 use karpenter_api::labels::{self, LabelRules};
 use rustc_hash::FxHashMap;
 
-pub(crate) use rows::Rows;
+pub(crate) use rows::{Rows, reservation};
 
 use crate::model::{InstanceType, NodePool, Taint};
 use crate::tables::{Dims, KeyId, ReqId, SetId, Tables, ValueId, ValueSet};

@@ -7,7 +7,6 @@
 //! - [`catalog`] interns NodePools and instance types once; passes reuse it until either changes.
 //! - [`plan`] and [`reason`] are the answer.
 
-#[allow(dead_code)] // as above
 pub mod catalog;
 pub mod catalog_file;
 pub mod convert;
@@ -15,8 +14,10 @@ pub mod model;
 pub mod overlay;
 pub mod plan;
 pub mod reason;
-#[allow(dead_code)] // the solver, which reads them, lands next
+pub mod simulation;
+mod solve;
 mod tables;
 
 pub use catalog::{Catalog, PoolTypes};
 pub use plan::Plan;
+pub use simulation::{Simulator, WhatIf, solve, solve_within};

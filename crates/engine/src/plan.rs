@@ -46,12 +46,12 @@ impl Plan {
 pub struct PlannedClaim {
     pub node_pool: Arc<NodePool>,
     /// Ascending by the price of the cheapest launchable compatible offering, then by name; cut as for a NodeClaim.
-    pub instance_types: Vec<Arc<InstanceType>>,
+    pub instance_types: Arc<[Arc<InstanceType>]>,
     /// Final: the placeholder hostname is gone, reservations and simulation-only keys are settled. Does not yet name the
     /// instance types.
-    pub requirements: Requirements,
+    pub requirements: Arc<Requirements>,
     /// What the node will carry: template labels and one concrete value per custom requirement.
-    pub labels: Labels,
+    pub labels: Arc<Labels>,
     pub pods: Vec<Arc<Pod>>,
     /// Pods and the least daemon overhead among the instance types.
     pub requests: ResourceList,
@@ -82,7 +82,7 @@ pub struct NodePlacement {
 #[derive(Debug, Clone)]
 pub struct Relaxed {
     pub pod: Arc<Pod>,
-    pub steps: Vec<Relaxation>,
+    pub steps: Arc<[Relaxation]>,
 }
 
 /// One soft constraint that was given up (scheduling.md §6).

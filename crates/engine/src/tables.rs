@@ -8,7 +8,7 @@ pub(crate) mod req;
 pub(crate) mod resources;
 pub(crate) mod set;
 
-pub(crate) use names::{KeyId, ValueId};
-pub(crate) use req::ValueSet;
-pub(crate) use resources::{Amounts, Dims};
-pub(crate) use set::{ReqId, SetId, Tables};
+pub(crate) use names::{KeyId, Names, ValueId};
+pub(crate) use req::{Req, ValueSet};
+pub(crate) use resources::{Amounts, Dims, milli_down};
+pub(crate) use set::{Clash, ReqId, SetId, Tables};

@@ -95,16 +95,6 @@ pub(crate) struct Req {
 }
 
 impl Req {
-    pub(crate) fn exists() -> Req {
-        Req {
-            complement: true,
-            values: ValueSet::default(),
-            gte: None,
-            lte: None,
-            min_values: None,
-        }
-    }
-
     pub(crate) fn within(values: ValueSet) -> Req {
         Req {
             complement: false,

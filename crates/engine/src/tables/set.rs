@@ -37,6 +37,8 @@ pub(crate) struct Tables {
     req_ids: FxHashMap<(KeyId, Req), ReqId>,
     sets: Vec<Entries>,
     set_ids: FxHashMap<Entries, SetId>,
+    /// Per set, whether some key has minValues.
+    min_valued: Vec<bool>,
     intersections: FxHashMap<(ReqId, ReqId), ReqId>,
     meetings: FxHashMap<(ReqId, ReqId), bool>,
     accepted: FxHashMap<(SetId, SetId), Result<SetId, Clash>>,
@@ -58,6 +60,7 @@ impl Tables {
             req_ids: FxHashMap::default(),
             set_ids: FxHashMap::from_iter([(empty.clone(), Tables::EMPTY)]),
             sets: vec![empty],
+            min_valued: vec![false],
             intersections: FxHashMap::default(),
             meetings: FxHashMap::default(),
             accepted: FxHashMap::default(),
@@ -119,6 +122,10 @@ impl Tables {
         &self.sets[set.0 as usize]
     }
 
+    pub(crate) fn has_min_values(&self, set: SetId) -> bool {
+        self.min_valued[set.0 as usize]
+    }
+
     pub(crate) fn get(&self, set: SetId, key: KeyId) -> Option<ReqId> {
         let entries = self.entries(set);
         entries
@@ -155,6 +162,8 @@ impl Tables {
             return *id;
         }
         let id = SetId(self.sets.len() as u32);
+        self.min_valued
+            .push(entries.iter().any(|(_, req)| self.req(*req).min_values.is_some()));
         self.sets.push(entries.clone());
         self.set_ids.insert(entries, id);
         id

@@ -1,0 +1,102 @@
+//! The entry points: decide on a snapshot, or ask many "what if" questions about one.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use crate::model::{Node, Pod, ReservedMode, Snapshot};
+use crate::plan::Plan;
+use crate::solve::{Run, Settings, World};
+
+/// Decides where the snapshot's pods go.
+pub fn solve(snapshot: &Snapshot) -> Plan {
+    solve_within(snapshot, &mut || ControlFlow::Continue(()))
+}
+
+/// As [`solve`], asking `budget` before every attempt whether to go on. Once it breaks, the plan holds what was decided, and
+/// the pods that were not reached are listed as such.
+pub fn solve_within(snapshot: &Snapshot, budget: &mut dyn FnMut() -> ControlFlow<()>) -> Plan {
+    let mut world = World::new(snapshot);
+    run(&mut world, &[], &Settings::default(), budget)
+}
+
+/// Answers questions of the form "these nodes are gone, their pods must move" about one snapshot.
+///
+/// The snapshot is interned once. A question costs about as much as the pods that it moves; what one question worked out
+/// (kinds of pods, requirement sets, topology counts) is there for the next. Clone it to ask from several threads.
+#[derive(Debug, Clone)]
+pub struct Simulator {
+    world: World,
+}
+
+/// A question: the snapshot with some nodes gone and some more pods to place.
+#[derive(Debug, Clone, Default)]
+pub struct WhatIf {
+    /// Names of nodes that are gone: they take no pods and count for nothing.
+    pub removed_nodes: Vec<Arc<str>>,
+    /// Pods to place besides the snapshot's own, usually those of the removed nodes. A pod whose `node_name` is set is taken
+    /// to leave that node.
+    pub pods: Vec<Arc<Pod>>,
+    /// Nodes that `pods` may not go to, because they are not settled yet (scheduling.md §3.8).
+    pub avoided_nodes: Vec<Arc<str>>,
+    /// Overrides the snapshot's option.
+    pub reserved_mode: Option<ReservedMode>,
+    /// Slots that come back to reservations because their nodes are gone, by reservation id.
+    pub reservation_credits: Vec<(String, u32)>,
+}
+
+impl WhatIf {
+    /// These nodes are gone and these of their pods must move.
+    pub fn without_nodes<'a>(nodes: impl IntoIterator<Item = &'a Node>, pods: Vec<Arc<Pod>>) -> WhatIf {
+        let removed_nodes = nodes.into_iter().map(|node| node.name.clone()).collect();
+        WhatIf {
+            removed_nodes,
+            pods,
+            ..WhatIf::default()
+        }
+    }
+}
+
+impl Simulator {
+    pub fn new(snapshot: &Snapshot) -> Simulator {
+        Simulator {
+            world: World::new(snapshot),
+        }
+    }
+
+    pub fn snapshot(&self) -> &Snapshot {
+        &self.world.snapshot
+    }
+
+    pub fn run(&mut self, question: &WhatIf) -> Plan {
+        self.run_within(question, &mut || ControlFlow::Continue(()))
+    }
+
+    /// As [`Simulator::run`], with a budget as for [`solve_within`].
+    pub fn run_within(&mut self, question: &WhatIf, budget: &mut dyn FnMut() -> ControlFlow<()>) -> Plan {
+        let positions = |names: &[Arc<str>]| -> Vec<usize> {
+            names
+                .iter()
+                .filter_map(|name| self.world.nodes.position(name))
+                .collect()
+        };
+        let settings = Settings {
+            removed: positions(&question.removed_nodes),
+            avoided: positions(&question.avoided_nodes),
+            reserved_mode: question.reserved_mode,
+            credits: question.reservation_credits.clone(),
+        };
+        run(&mut self.world, &question.pods, &settings, budget)
+    }
+}
+
+fn run(
+    world: &mut World,
+    moved: &[Arc<Pod>],
+    settings: &Settings,
+    budget: &mut dyn FnMut() -> ControlFlow<()>,
+) -> Plan {
+    let pods = world.snapshot.pods.clone();
+    let mut run = Run::new(world, &pods, moved, settings);
+    run.solve(budget);
+    run.into_plan()
+}
