@@ -191,9 +191,11 @@ impl Template {
     }
 
     pub(crate) fn retain(&self, rows: &mut [u64], keep: impl Fn(&Rows, usize) -> bool) {
-        for row in row_indices(&rows.to_vec()) {
-            if !keep(&self.rows, row) {
-                rows[row / 64] &= !(1 << (row % 64));
+        for (at, word) in rows.iter_mut().enumerate() {
+            for row in row_indices(&[*word]) {
+                if !keep(&self.rows, at * 64 + row) {
+                    *word &= !(1 << row);
+                }
             }
         }
     }
