@@ -3,6 +3,7 @@
 mod admission;
 mod boot;
 pub mod clock;
+mod controllers;
 pub mod crd;
 mod events;
 pub mod faults;
@@ -21,6 +22,7 @@ pub mod status;
 pub mod store;
 
 pub use clock::{Clock, Sleep};
+pub use controllers::{Controllers, Kubelets, Machine, NodeConditionOrder, Timing};
 pub use object::Object;
 pub use objects::{Kind, ObjectEvent, ObjectWatch, Objects, UntypedWatch};
 pub use resource::{Resource, Scope};

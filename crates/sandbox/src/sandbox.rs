@@ -9,6 +9,7 @@ use serde_json::json;
 
 use crate::boot;
 use crate::clock::{Clock, later};
+use crate::controllers::{Controllers, Kubelets, Timing};
 use crate::faults::Faults;
 use crate::http::Http;
 use crate::objects::{Kind, Objects};
@@ -25,6 +26,8 @@ const PATIENCE: Duration = Duration::from_secs(10);
 pub struct Sandbox {
     server: Arc<Server>,
     http: Http,
+    /// Absent if the sandbox is an API server and nothing else.
+    controllers: Option<Arc<Controllers>>,
 }
 
 /// Choices made before a sandbox starts.
@@ -32,6 +35,8 @@ pub struct Sandbox {
 pub struct SandboxBuilder {
     clock: Clock,
     seed: u64,
+    /// The pace of the controllers; `None`: there are none.
+    timing: Option<Timing>,
 }
 
 impl Sandbox {
@@ -45,6 +50,7 @@ impl Sandbox {
         SandboxBuilder {
             clock: Clock::manual(start),
             seed: 0,
+            timing: Some(Timing::real()),
         }
     }
 
@@ -192,6 +198,15 @@ impl Sandbox {
         }
     }
 
+    /// The simulated machines and their kubelets.
+    ///
+    /// # Panics
+    /// If the sandbox was built with [`SandboxBuilder::api_server_only`].
+    pub fn kubelets(&self) -> &Kubelets {
+        let controllers = self.controllers.as_ref();
+        controllers.expect("a sandbox with controllers").kubelets()
+    }
+
     /// Waits until nothing happens any more at the present time of the clock.
     pub async fn settle(&self) {
         settle(&self.server.store, &self.server.progress, self.clock()).await;
@@ -222,6 +237,22 @@ impl SandboxBuilder {
         self
     }
 
+    /// How long the control plane and the kubelets take; [`Timing::real`] if not said otherwise.
+    pub fn timing(mut self, timing: Timing) -> Self {
+        self.timing = Some(timing);
+        self
+    }
+
+    /// Leaves out scheduler, controllers and kubelets: nothing happens but what clients do.
+    pub fn api_server_only(mut self) -> Self {
+        self.timing = None;
+        self
+    }
+
+    /// Starts the cluster.
+    ///
+    /// # Panics
+    /// Outside of a Tokio runtime: the controllers need one to run on.
     pub fn start(self) -> Sandbox {
         let server = Server::new(self.clock, self.seed);
         boot::furnish(&server);
@@ -230,7 +261,14 @@ impl SandboxBuilder {
             faults: Arc::new(Faults::new(self.seed)),
             requests: Arc::new(RequestLog::default()),
         };
-        Sandbox { server, http }
+        let controllers = self
+            .timing
+            .map(|timing| Arc::new(Controllers::start(Arc::clone(&server), timing, self.seed)));
+        Sandbox {
+            server,
+            http,
+            controllers,
+        }
     }
 }
 

@@ -3,6 +3,8 @@
 //! A watch is a cursor into the history of its kind, not a queue of its own: twenty watchers share the same events,
 //! none can lose one, and one that falls behind the history is told so instead of holding writers up.
 
+mod feed;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -14,6 +16,9 @@ use tokio::sync::watch;
 
 use crate::object::Object;
 use crate::settle::Progress;
+
+use feed::Feeds;
+pub use feed::{Feed, FeedEvent};
 
 /// The name under which a resource's objects are kept: its plural, with the group appended where there is one.
 pub type CollectionName = Arc<str>;
@@ -34,6 +39,7 @@ pub struct Store {
 struct State {
     revision: u64,
     collections: FxHashMap<CollectionName, Collection>,
+    feeds: Feeds,
 }
 
 #[derive(Debug)]
@@ -87,6 +93,7 @@ impl Store {
             state: RwLock::new(State {
                 revision: 1,
                 collections: FxHashMap::default(),
+                feeds: Feeds::default(),
             }),
             progress,
         }
@@ -174,6 +181,7 @@ impl Store {
     /// Stores a new version of an object, made by `build` from the revision it gets.
     pub(crate) fn put(&self, collection: &CollectionName, build: impl FnOnce(u64) -> Object) -> Arc<Object> {
         let mut state = self.state.write();
+        let name = Arc::clone(collection);
         state.revision += 1;
         let revision = state.revision;
         let object = Arc::new(build(revision));
@@ -184,12 +192,13 @@ impl Store {
         } else {
             Change::Added
         };
-        collection.record(Event {
+        let event = collection.record(Event {
             revision,
             change,
             object: Arc::clone(&object),
             previous,
         });
+        state.feeds.announce(name, event);
         self.progress.step();
         object
     }
@@ -198,16 +207,21 @@ impl Store {
     pub(crate) fn remove(&self, collection: &str, key: &str) -> Option<Arc<Object>> {
         let mut state = self.state.write();
         let revision = state.revision + 1;
+        let name = state
+            .collections
+            .get_key_value(collection)
+            .map(|(name, _)| Arc::clone(name))?;
         let collection = state.collections.get_mut(collection)?;
         let previous = collection.objects.remove(key)?;
         let object = Arc::new(previous.at_version(revision));
-        collection.record(Event {
+        let event = collection.record(Event {
             revision,
             change: Change::Deleted,
             object: Arc::clone(&object),
             previous: Some(previous),
         });
         state.revision = revision;
+        state.feeds.announce(name, event);
         self.progress.step();
         Some(object)
     }
@@ -283,15 +297,34 @@ impl Store {
 
     /// Whether every watch has read all there is and waits for more.
     pub(crate) fn is_quiet(&self) -> bool {
-        self.state.read().collections.values().all(|collection| {
-            collection
-                .readers
-                .iter()
-                .filter_map(std::sync::Weak::upgrade)
-                .all(|reader| {
-                    reader.waiting.load(Ordering::SeqCst) && reader.cursor.load(Ordering::SeqCst) >= collection.latest
-                })
-        })
+        let state = self.state.read();
+        state.feeds.are_quiet()
+            && state.collections.values().all(|collection| {
+                collection
+                    .readers
+                    .iter()
+                    .filter_map(std::sync::Weak::upgrade)
+                    .all(|reader| {
+                        reader.waiting.load(Ordering::SeqCst)
+                            && reader.cursor.load(Ordering::SeqCst) >= collection.latest
+                    })
+            })
+    }
+
+    /// Everything there is, as additions in order of revision, and then everything that happens to any kind.
+    pub(crate) fn feed(&self) -> Feed {
+        let mut state = self.state.write();
+        let mut existing: Vec<(CollectionName, Arc<Object>)> = Vec::new();
+        for (name, collection) in &state.collections {
+            existing.extend(
+                collection
+                    .objects
+                    .values()
+                    .map(|object| (Arc::clone(name), Arc::clone(object))),
+            );
+        }
+        existing.sort_by_key(|(_, object)| object.resource_version);
+        state.feeds.open(existing, Arc::clone(&self.progress))
     }
 
     /// How many watches are open.
@@ -348,14 +381,16 @@ impl Default for Collection {
 }
 
 impl Collection {
-    fn record(&mut self, event: Event) {
+    fn record(&mut self, event: Event) -> Arc<Event> {
         let revision = event.revision;
+        let event = Arc::new(event);
         self.latest = revision;
-        self.history.push_back((Instant::now(), Arc::new(event)));
+        self.history.push_back((Instant::now(), Arc::clone(&event)));
         if self.history.len() > HISTORY_MIN {
             self.trim();
         }
         self.wake.send_replace(revision);
+        event
     }
 
     fn trim(&mut self) {
