@@ -23,7 +23,7 @@ impl Provider {
 
     fn node_class_crds(self) -> Vec<Crd> {
         match self {
-            Self::Kwok => Vec::new(),
+            Self::Kwok => karpenter_kwok::node_class::crds(),
         }
     }
 }

@@ -356,6 +356,29 @@ impl CloudError {
     }
 }
 
+/// A failed read or write of a Kubernetes object. Never [`CloudError::NotFound`]: that something is missing from the API
+/// server (a NodeClass, a CRD) does not mean that an instance is gone.
+impl From<kube::Error> for CloudError {
+    fn from(error: kube::Error) -> Self {
+        let kube::Error::Api(status) = &error else {
+            return Self::Transient {
+                message: "the Kubernetes API did not answer".to_owned(),
+                source: Some(error.into()),
+            };
+        };
+        let message = format!("Kubernetes API: {}", status.message);
+        match status.code {
+            401 | 403 => Self::auth(message),
+            429 => Self::throttled(message, None),
+            400 | 404 | 405 | 410 | 422 => Self::invalid(message),
+            _ => Self::Transient {
+                message,
+                source: Some(error.into()),
+            },
+        }
+    }
+}
+
 /// Adds a sentence to the error of a result without losing its class.
 pub trait CloudContext<T> {
     /// # Errors

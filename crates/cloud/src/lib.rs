@@ -3,9 +3,10 @@
 //! - [`provider`] is the contract, [`error`] what can go wrong and what core does about it.
 //! - [`selection`] answers the questions about instance types that everybody asks.
 //! - [`http`], [`credentials`], [`cache`], [`batch`], [`unavailable`], [`pricing`], [`user_data`], [`ownership`] and
-//!   [`garbage_collection`] are the parts that every provider is
-//!   built from, each usable alone. [`metrics`] measures a provider from outside, [`fake`] is one for tests.
+//!   [`garbage_collection`] are the parts that every provider is built from, each usable alone.
+//! - [`metrics`] measures a provider from outside, [`fake`] is one for tests.
 
+pub mod background;
 pub mod batch;
 pub mod cache;
 pub mod clock;
@@ -26,6 +27,7 @@ pub mod selection;
 pub mod unavailable;
 pub mod user_data;
 
+pub use background::BackgroundTask;
 pub use error::{CloudError, ErrorKind, LaunchEffect, RebootEffect};
 pub use instance::{ClaimMark, Instance, InstancePhase};
 pub use karpenter_engine::model::{InstanceType, Offering, OfferingOverrides, Overhead};

@@ -10,6 +10,7 @@ use karpenter_api::{NodeClaim, NodePool, labels::LabelRules};
 use prometheus::{HistogramOpts, HistogramVec, IntCounterVec, Opts, Registry};
 
 use crate::{
+    background::BackgroundTask,
     error::CloudError,
     instance::{Adoption, Instance},
     node_class::NodeClassKind,
@@ -122,6 +123,10 @@ impl CloudProvider for MeasuredProvider {
 
     fn registration_hooks(&self) -> Vec<Arc<dyn RegistrationHook>> {
         self.inner.registration_hooks()
+    }
+
+    fn background_tasks(&self) -> Vec<BackgroundTask> {
+        self.inner.background_tasks()
     }
 
     async fn create(&self, claim: &NodeClaim) -> Result<Instance, CloudError> {

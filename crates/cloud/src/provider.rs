@@ -7,6 +7,7 @@ use karpenter_api::{NodeClaim, NodePool, labels::LabelRules};
 use karpenter_engine::model::InstanceType;
 
 use crate::{
+    background::BackgroundTask,
     error::CloudError,
     instance::{Adoption, Instance},
     node_class::NodeClassKind,
@@ -50,6 +51,13 @@ pub trait CloudProvider: Send + Sync + 'static {
 
     /// Checks that hold back the registration of a node.
     fn registration_hooks(&self) -> Vec<Arc<dyn RegistrationHook>> {
+        Vec::new()
+    }
+
+    /// What this provider does besides answering calls: NodeClass status, garbage collection, refreshes.
+    ///
+    /// Asked once; core runs the tasks while it leads and cancels them before it stops leading.
+    fn background_tasks(&self) -> Vec<BackgroundTask> {
         Vec::new()
     }
 
