@@ -20,6 +20,7 @@ pub mod server;
 pub mod settle;
 pub mod status;
 pub mod store;
+pub mod tcp;
 
 pub use clock::{Clock, Sleep};
 pub use controllers::{Controllers, Kubelets, Machine, NodeConditionOrder, Timing};

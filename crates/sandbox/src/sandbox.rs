@@ -1,5 +1,7 @@
 //! The front door: starts a cluster and lets a test drive it.
 
+use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,6 +19,7 @@ use crate::requests::RequestLog;
 use crate::server::{Endpoint, Patch, Server, WriteOptions};
 use crate::settle::settle;
 use crate::status::ApiError;
+use crate::tcp::{Cors, TcpServer};
 
 /// How long [`Sandbox::wait_for`] waits, in real time.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -80,6 +83,18 @@ impl Sandbox {
             async move { http.serve(request).await }
         });
         kube::Client::new(service, "default")
+    }
+
+    /// Listens on a TCP port for kubectl and browsers, until the answer is dropped; port 0 picks a free one.
+    ///
+    /// Fails if the address can't be bound.
+    pub async fn serve_tcp(&self, address: SocketAddr) -> io::Result<TcpServer> {
+        self.serve_tcp_with(address, Cors::Off).await
+    }
+
+    /// As [`Sandbox::serve_tcp`], with a choice about browsers.
+    pub async fn serve_tcp_with(&self, address: SocketAddr, cors: Cors) -> io::Result<TcpServer> {
+        TcpServer::start(self.http.clone(), address, cors).await
     }
 
     /// The faults in force; tests add to them.
