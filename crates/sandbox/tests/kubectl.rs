@@ -2,6 +2,8 @@
 //!
 //! Needs `kubectl` on the PATH (or `KUBECTL`); without it the tests say so and pass.
 
+#![allow(clippy::print_stdout)]
+
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Output, Stdio};
 
