@@ -140,3 +140,106 @@ impl NodePool {
         Ok(allowed)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn budget(nodes: &str, schedule: &str, duration: &str) -> Budget {
+        let window = (!schedule.is_empty()).then(|| (schedule.to_owned(), duration.parse().unwrap()));
+        let (schedule, duration) = window.unzip();
+        Budget {
+            reasons: None,
+            nodes: nodes.to_owned(),
+            schedule,
+            duration,
+        }
+    }
+
+    fn active(schedule: &str, duration: &str, now: &str) -> bool {
+        budget("1", schedule, duration).is_active(now.parse().unwrap()).unwrap()
+    }
+
+    fn pool(budgets: serde_json::Value) -> NodePool {
+        serde_json::from_value(json!({
+            "apiVersion": "karpenter.sh/v1", "kind": "NodePool", "metadata": { "name": "p" },
+            "spec": {
+                "template": { "spec": { "requirements": [], "nodeClassRef": { "group": "g", "kind": "k", "name": "n" } } },
+                "disruption": { "budgets": budgets },
+            },
+        }))
+        .unwrap()
+    }
+
+    fn allowed(budgets: serde_json::Value, reason: DisruptionReason) -> Result<u32, BudgetError> {
+        pool(budgets).allowed_disruptions("2026-11-15T12:00:00Z".parse().unwrap(), 100, reason)
+    }
+
+    #[test]
+    fn the_window_includes_the_hit_and_excludes_its_end() {
+        assert!(active("@daily", "30m", "2026-11-15T00:00:00Z"));
+        assert!(active("@daily", "30m", "2026-11-15T00:29:59.999Z"));
+        assert!(!active("@daily", "30m", "2026-11-15T00:30:00Z"));
+        assert!(!active("@daily", "30m", "2026-11-14T23:59:59Z"));
+    }
+
+    #[test]
+    fn schedules_are_in_utc() {
+        assert!(!active("@daily", "30m", "2026-11-15T00:00:00+01:00"));
+        assert!(!active("30 6 * * SUN", "6h", "2026-11-15T00:00:00Z"));
+    }
+
+    #[test]
+    fn overlapping_windows_never_end() {
+        assert!(active("@daily", "48h", "2026-11-15T13:17:00Z"));
+    }
+
+    #[test]
+    fn a_schedule_that_never_fires_is_always_active() {
+        assert!(active("0 0 31 2 *", "1h", "2026-11-15T13:17:00Z"));
+    }
+
+    #[test]
+    fn a_budget_outside_its_window_allows_everything() {
+        let now: Timestamp = "2026-11-15T12:00:00Z".parse().unwrap();
+        assert_eq!(
+            budget("0", "@daily", "1h").allowed_disruptions(now, 10),
+            Ok(2_147_483_647)
+        );
+        assert_eq!(budget("10%", "", "").allowed_disruptions(now, 5), Ok(1));
+        assert_eq!(budget("0", "", "").allowed_disruptions(now, 5), Ok(0));
+    }
+
+    #[test]
+    fn the_tightest_budget_that_applies_wins() {
+        let budgets = json!([{ "nodes": "10" }, { "nodes": "5", "reasons": ["Drifted"] }]);
+        assert_eq!(allowed(budgets.clone(), DisruptionReason::Drifted), Ok(5));
+        assert_eq!(allowed(budgets, DisruptionReason::Empty), Ok(10));
+    }
+
+    #[test]
+    fn one_unreadable_budget_fails_the_pool_for_every_reason() {
+        let broken = json!([{ "nodes": "10" }, { "nodes": "5", "reasons": ["Drifted"], "schedule": "@dailyfoo", "duration": "1h" }]);
+        for reason in DisruptionReason::ALL {
+            assert!(
+                matches!(allowed(broken.clone(), reason), Err(BudgetError::Schedule { .. })),
+                "{reason}"
+            );
+        }
+        assert!(matches!(
+            allowed(json!([{ "nodes": "ten" }]), DisruptionReason::Empty),
+            Err(BudgetError::Nodes(_))
+        ));
+    }
+
+    #[test]
+    fn no_budget_and_no_reason_mean_no_limit() {
+        assert_eq!(allowed(json!([]), DisruptionReason::Empty), Ok(UNLIMITED));
+        assert_eq!(
+            allowed(json!([{ "nodes": "0", "reasons": [] }]), DisruptionReason::Empty),
+            Ok(UNLIMITED)
+        );
+    }
+}

@@ -264,3 +264,6 @@ fn recompute_root<K: StatusConditions + ?Sized>(object: &mut K, now: Timestamp) 
 fn sort_by_transition(conditions: &mut [Condition]) {
     conditions.sort_by_key(|condition| (condition.type_ == READY, condition.transitioned_at()));
 }
+
+#[cfg(test)]
+mod tests;

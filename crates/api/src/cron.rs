@@ -251,3 +251,92 @@ impl Field {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn next(schedule: &str, after: &str) -> String {
+        let schedule = Schedule::parse_with_zone(schedule).unwrap();
+        schedule
+            .next_after(after.parse().unwrap())
+            .map_or_else(|| "never".to_owned(), |hit| hit.to_string())
+    }
+
+    #[test]
+    fn schedules_hit_when_cron_says() {
+        for (schedule, after, expected) in [
+            ("@daily", "2026-11-15T18:00:00Z", "2026-11-16T00:00:00Z"),
+            ("@midnight", "2026-11-16T00:00:00Z", "2026-11-17T00:00:00Z"),
+            ("@hourly", "2026-11-15T18:00:00.5Z", "2026-11-15T19:00:00Z"),
+            ("@weekly", "2026-11-15T18:00:00Z", "2026-11-22T00:00:00Z"),
+            ("@monthly", "2026-11-15T18:00:00Z", "2026-12-01T00:00:00Z"),
+            ("@yearly", "2026-11-15T18:00:00Z", "2027-01-01T00:00:00Z"),
+            ("*/15 * * * *", "2026-11-15T18:01:00Z", "2026-11-15T18:15:00Z"),
+            ("50/5 * * * *", "2026-11-15T18:01:00Z", "2026-11-15T18:50:00Z"),
+            ("30 6 * * SUN", "2026-11-15T18:00:00Z", "2026-11-22T06:30:00Z"),
+            ("0 9 * * Mon-Fri", "2026-11-13T09:00:00Z", "2026-11-16T09:00:00Z"),
+            ("0 0 29 feb *", "2026-11-15T18:00:00Z", "2028-02-29T00:00:00Z"),
+            ("0 0 ? jan,mar *", "2026-11-15T18:00:00Z", "2027-01-01T00:00:00Z"),
+            // Either day may match when neither is a bare star …
+            ("0 0 13 * 5", "2026-11-13T00:00:00Z", "2026-11-20T00:00:00Z"),
+            ("0 0 13 * */2", "2026-11-15T00:00:00Z", "2026-11-17T00:00:00Z"),
+            // … and both must when one is.
+            ("0 0 */1 * 5", "2026-11-14T00:00:00Z", "2026-11-20T00:00:00Z"),
+            ("0 0 31 2 *", "2026-11-15T00:00:00Z", "never"),
+        ] {
+            assert_eq!(next(schedule, after), expected, "{schedule} after {after}");
+        }
+    }
+
+    #[test]
+    fn texts_that_are_no_schedule_are_refused() {
+        for text in [
+            "",
+            "*",
+            "* * * *",
+            "* * * * * *",
+            "60 * * * *",
+            "* 24 * * *",
+            "* * 0 * *",
+            "* * 32 * *",
+            "* * * 13 *",
+            "* * * * 7",
+            "0 0 * * tue-mon",
+            "*/0 * * * *",
+            "5-1 * * * *",
+            "a * * * *",
+            "1- * * * *",
+            "-1 * * * *",
+            "@dailyfoo",
+            "@every 1h",
+            "@Daily",
+            "TZ=UTC 0 0 * * *",
+            "CRON_TZ=UTC 0 0 * * *",
+        ] {
+            assert!(text.parse::<Schedule>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_zone_can_be_chosen_where_it_is_allowed() {
+        assert_eq!(
+            next("CRON_TZ=Europe/Paris 0 9 * * *", "2026-11-15T00:00:00Z"),
+            "2026-11-15T08:00:00Z"
+        );
+        assert!(matches!(
+            Schedule::parse_with_zone("CRON_TZ=Mars/Olympus 0 9 * * *"),
+            Err(CronError::UnknownZone(_))
+        ));
+        assert!(Schedule::parse_with_zone("CRON_TZ=").is_err());
+    }
+
+    #[test]
+    fn a_local_time_that_the_clock_skips_does_not_hit_that_day() {
+        // Clocks in Paris go from 02:00 to 03:00 on 28 March 2027.
+        assert_eq!(
+            next("CRON_TZ=Europe/Paris 30 2 * * *", "2027-03-27T12:00:00Z"),
+            "2027-03-29T00:30:00Z"
+        );
+    }
+}

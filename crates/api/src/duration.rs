@@ -294,3 +294,62 @@ impl JsonSchema for NillableDuration {
         json_schema!({ "type": "string", "pattern": schema::DURATION_OR_NEVER })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_are_printed_as_go_prints_them() {
+        for (text, expected) in [
+            ("0", "0s"),
+            ("0s", "0s"),
+            ("1h", "1h0m0s"),
+            ("20m", "20m0s"),
+            ("90s", "1m30s"),
+            ("1h30m5s", "1h30m5s"),
+            ("5s1h", "1h0m5s"),
+            ("1.5s", "1.5s"),
+            ("200ms", "200ms"),
+            ("1.5ms", "1.5ms"),
+            ("3us", "3µs"),
+            ("7ns", "7ns"),
+            ("-1m", "-1m0s"),
+            ("+1m", "1m0s"),
+            ("0.5h", "30m0s"),
+            (".5m", "30s"),
+        ] {
+            assert_eq!(text.parse::<GoDuration>().unwrap().to_string(), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn texts_that_are_no_duration_are_refused() {
+        for text in [
+            "", "1", "h", "1hr", "1h 30m", "1d", ".s", "1..5s", "s1", "--1s", "Never",
+        ] {
+            assert!(text.parse::<GoDuration>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_64_bits_cannot_hold_saturates_and_says_so() {
+        let duration: GoDuration = "99999999999999999999h".parse().unwrap();
+        assert!(duration.is_out_of_range());
+        assert!(!"2562047h".parse::<GoDuration>().unwrap().is_out_of_range());
+    }
+
+    #[test]
+    fn never_and_the_users_own_text_survive() {
+        for text in ["Never", "720h", "0s", "5s1h"] {
+            let value: NillableDuration = serde_json::from_value(text.into()).unwrap();
+            assert_eq!(serde_json::to_value(&value).unwrap(), text);
+        }
+        assert!("Never".parse::<NillableDuration>().unwrap().is_never());
+        assert!("never".parse::<NillableDuration>().is_err());
+        assert_eq!(
+            "720h".parse::<NillableDuration>().unwrap().as_duration(),
+            Some(SignedDuration::from_hours(720))
+        );
+    }
+}

@@ -187,3 +187,46 @@ pub fn canonical_key(key: &str) -> Cow<'_, str> {
         .find(|(alias, _)| *alias == key)
         .map_or(Cow::Borrowed(key), |(_, canonical)| Cow::Borrowed(*canonical))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn restricted_is_what_lies_in_a_reserved_domain_and_is_not_well_known() {
+        let rules = LabelRules::default()
+            .with_restricted_domain("karpenter.kwok.sh")
+            .with_well_known("karpenter.kwok.sh/instance-cpu");
+        for key in [
+            "karpenter.sh/foo",
+            "sub.karpenter.sh/foo",
+            "karpenter.kwok.sh/foo",
+            HOSTNAME,
+        ] {
+            assert!(rules.is_restricted(key), "{key}");
+        }
+        for key in [
+            NODEPOOL,
+            CAPACITY_TYPE,
+            "karpenter.kwok.sh/instance-cpu",
+            "notkarpenter.sh/x",
+            "karpenter.sh",
+            "kubernetes.io/x",
+            "a",
+        ] {
+            assert!(!rules.is_restricted(key), "{key}");
+        }
+    }
+
+    #[test]
+    fn old_names_and_the_providers_aliases_are_normalised() {
+        let rules = LabelRules::default()
+            .with_alias("topology.csi.example.com/zone", ZONE)
+            .with_value_alias(ZONE, "Zone A", "zone-a");
+        assert_eq!(rules.canonical_key("failure-domain.beta.kubernetes.io/zone"), ZONE);
+        assert_eq!(rules.canonical_key("topology.csi.example.com/zone"), ZONE);
+        assert_eq!(rules.canonical_value(ZONE, "Zone A"), "zone-a");
+        assert_eq!(canonical_key("beta.kubernetes.io/arch"), ARCH);
+        assert_eq!(canonical_key("team"), "team");
+    }
+}

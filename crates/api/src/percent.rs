@@ -57,3 +57,34 @@ impl fmt::Display for PercentOrInt {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentages_round_up_and_counts_stay() {
+        for (text, total, expected) in [
+            ("10%", 5, 1),
+            ("5%", 10, 1),
+            ("0%", 100, 0),
+            ("100%", 7, 7),
+            ("0", 9, 0),
+            ("250", 9, 250),
+            ("10%", 0, 0),
+        ] {
+            assert_eq!(
+                text.parse::<PercentOrInt>().unwrap().of(total),
+                expected,
+                "{text} of {total}"
+            );
+        }
+    }
+
+    #[test]
+    fn other_texts_are_refused() {
+        for text in ["", "%", "-1", "-10%", "1000%", "101%", "1.5", "ten", "10 %"] {
+            assert!(text.parse::<PercentOrInt>().is_err(), "{text}");
+        }
+    }
+}

@@ -300,3 +300,6 @@ impl fmt::Display for Requirement {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;

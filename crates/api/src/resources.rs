@@ -171,3 +171,49 @@ impl IntoIterator for ResourceList {
         self.0.into_iter()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn list(text: &str) -> ResourceList {
+        let pairs = text.split_whitespace().filter_map(|pair| pair.split_once('='));
+        pairs
+            .map(|(resource, amount)| (resource, amount.parse().unwrap()))
+            .collect()
+    }
+
+    #[test]
+    fn arithmetic_follows_the_table_of_the_scheduling_spec() {
+        assert_eq!(
+            list("cpu=1 memory=1Gi").merged(&list("cpu=500m pods=1")),
+            list("cpu=1500m memory=1Gi pods=1")
+        );
+        assert_eq!(list("cpu=1").subtract(&list("cpu=2 memory=1Gi")), list("cpu=-1"));
+        let mut remaining = list("cpu=1");
+        remaining.subtract_from(&list("cpu=2 memory=1Gi"));
+        assert_eq!(remaining, list("cpu=-1 memory=-1Gi"));
+        assert_eq!(
+            list("cpu=1 memory=1").max(&list("cpu=2 pods=1")),
+            list("cpu=2 memory=1 pods=1")
+        );
+        assert_eq!(list("cpu=1 memory=1").min(&list("cpu=2 pods=1")), list("cpu=1"));
+    }
+
+    #[test]
+    fn requests_fit_unless_they_exceed_or_anything_is_negative() {
+        assert!(list("cpu=1").fits(&list("cpu=1 memory=1Gi")));
+        assert!(list("cpu=1 example.com/x=0").fits(&list("cpu=1")));
+        assert!(!list("example.com/x=1").fits(&list("cpu=1")));
+        assert!(!list("cpu=1").fits(&list("cpu=999m")));
+        assert!(!list("cpu=1").fits(&list("cpu=2 memory=-1")));
+        assert!(list("").fits(&list("")));
+    }
+
+    #[test]
+    fn lists_are_read_from_and_written_to_kubernetes_objects() {
+        let kube = list("cpu=100m memory=1.5Gi").to_kube();
+        assert_eq!(kube["memory"].0, "1536Mi");
+        assert_eq!(ResourceList::from_kube(&kube).unwrap(), list("cpu=100m memory=1.5Gi"));
+    }
+}

@@ -210,3 +210,81 @@ impl fmt::Display for Term {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn labels(text: &str) -> BTreeMap<String, String> {
+        let pairs = text.split(',').filter_map(|pair| pair.split_once('='));
+        pairs.map(|(key, value)| (key.to_owned(), value.to_owned())).collect()
+    }
+
+    #[test]
+    fn selectors_match_as_kubernetes_does() {
+        for (selector, object, expected) in [
+            ("", "", true),
+            ("", "a=1", true),
+            ("a=1", "a=1", true),
+            ("a==1", "a=1", true),
+            ("a=1", "a=2", false),
+            ("a=1", "", false),
+            ("a!=1", "a=2", true),
+            ("a!=1", "", true),
+            ("a in (1, 2)", "a=2", true),
+            ("a in (1,2),b", "a=2", false),
+            ("a notin (1,2)", "a=3", true),
+            ("a notin (1,2)", "", true),
+            ("a", "a=", true),
+            ("!a", "a=1", false),
+            ("!a", "b=1", true),
+            ("a=", "a=", true),
+        ] {
+            let parsed: Selector = selector.parse().unwrap();
+            assert_eq!(parsed.matches(&labels(object)), expected, "{selector} on {object}");
+        }
+    }
+
+    #[test]
+    fn texts_that_are_no_selector_are_refused() {
+        for text in [
+            "=",
+            "a b",
+            "a in",
+            "a in (",
+            "a in 1",
+            "in (a)",
+            "a=b=c",
+            "a=(b)",
+            "!",
+            ",",
+            "a,,b",
+            "a like (b)",
+        ] {
+            assert!(text.parse::<Selector>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn objects_selectors_are_checked_for_their_values() {
+        let parse = |value: serde_json::Value| {
+            let selector: LabelSelector = serde_json::from_value(value).unwrap();
+            Selector::try_from(&selector)
+        };
+        let both =
+            parse(json!({ "matchLabels": { "a": "1" }, "matchExpressions": [{ "key": "b", "operator": "Exists" }] }));
+        assert_eq!(both.unwrap().to_string(), "a=1,b");
+        assert_eq!(parse(json!({})).unwrap(), Selector::everything());
+        for (operator, values) in [
+            ("In", json!([])),
+            ("NotIn", json!([])),
+            ("Exists", json!(["x"])),
+            ("Near", json!(["x"])),
+        ] {
+            let result = parse(json!({ "matchExpressions": [{ "key": "b", "operator": operator, "values": values }] }));
+            assert!(result.is_err(), "{operator}");
+        }
+    }
+}

@@ -140,4 +140,76 @@ mod tests {
         let texts: Vec<String> = taints.iter().map(text).collect();
         assert_eq!(texts, ["a=1:NoSchedule", "a=2:NoExecute", "b:NoSchedule"]);
     }
+
+    fn toleration(key: &str, operator: &str, value: &str, effect: &str) -> Toleration {
+        let text = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+        Toleration {
+            key: text(key),
+            operator: text(operator),
+            value: text(value),
+            effect: text(effect),
+            ..Toleration::default()
+        }
+    }
+
+    #[test]
+    fn tolerations_match_as_kubernetes_does() {
+        for (tolerated, wanted, expected) in [
+            (toleration("a", "", "1", "NoSchedule"), "a=1:NoSchedule", true),
+            (toleration("a", "Equal", "2", "NoSchedule"), "a=1:NoSchedule", false),
+            (toleration("a", "Equal", "", ""), "a:NoSchedule", true),
+            (toleration("a", "Exists", "", ""), "a=1:NoExecute", true),
+            (toleration("a", "Exists", "", "NoSchedule"), "a=1:NoExecute", false),
+            (toleration("", "Exists", "", ""), "b=1:PreferNoSchedule", true),
+            (toleration("b", "Exists", "", ""), "a:NoSchedule", false),
+            (toleration("a", "Gt", "5", ""), "a=7:NoSchedule", true),
+            (toleration("a", "Gt", "7", ""), "a=7:NoSchedule", false),
+            (toleration("a", "Lt", "7", ""), "a=5:NoSchedule", true),
+            (toleration("a", "Lt", "7", ""), "a=05:NoSchedule", false),
+            (toleration("a", "Lt", "7", ""), "a=x:NoSchedule", false),
+            (toleration("a", "Near", "7", ""), "a=7:NoSchedule", false),
+        ] {
+            assert_eq!(
+                tolerates(&tolerated, &taint(wanted)),
+                expected,
+                "{tolerated:?} of {wanted}"
+            );
+        }
+    }
+
+    #[test]
+    fn every_taint_must_be_tolerated_by_some_toleration() {
+        let taints = [taint("a:NoSchedule"), taint("b:PreferNoSchedule")];
+        let tolerations = [toleration("a", "Exists", "", "")];
+        assert_eq!(first_untolerated(&taints, &tolerations), Some(&taints[1]));
+        let tolerations = [toleration("a", "Exists", "", ""), toleration("b", "Exists", "", "")];
+        assert_eq!(first_untolerated(&taints, &tolerations), None);
+    }
+
+    #[test]
+    fn ephemeral_taints_are_known_by_key_and_effect() {
+        for text in [
+            "node.kubernetes.io/not-ready:NoSchedule",
+            "node.kubernetes.io/not-ready:NoExecute",
+            "node.kubernetes.io/unreachable:NoSchedule",
+            "node.cloudprovider.kubernetes.io/uninitialized=true:NoSchedule",
+            "karpenter.sh/unregistered:NoExecute",
+            "readiness.k8s.io/x:NoExecute",
+        ] {
+            assert!(is_known_ephemeral(&taint(text)), "{text}");
+        }
+        for text in [
+            "node.kubernetes.io/unreachable:NoExecute",
+            "my.readiness.k8s.io/x:NoSchedule",
+            "karpenter.sh/disrupted:NoSchedule",
+        ] {
+            assert!(!is_known_ephemeral(&taint(text)), "{text}");
+        }
+    }
+
+    #[test]
+    fn values_do_not_tell_taints_apart() {
+        assert!(same(&taint("a=1:NoSchedule"), &taint("a=2:NoSchedule")));
+        assert!(!same(&taint("a=1:NoSchedule"), &taint("a=1:NoExecute")));
+    }
 }
