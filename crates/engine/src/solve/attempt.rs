@@ -28,6 +28,8 @@ pub(crate) struct Scratch {
     /// Per requirement set, the outcome of combining it with the current pod; valid where the stamp is current.
     narrowed: Vec<(u64, Option<SetId>)>,
     stamp: u64,
+    /// Per template, whether the current pod tolerates its taints.
+    tolerated: Vec<bool>,
     /// Per (kind, step) with hostname rules, the claims that these rules have not ruled out for good.
     open_hosts: rustc_hash::FxHashMap<(u32, u32), OpenHosts>,
 }
@@ -75,6 +77,12 @@ impl Run<'_> {
             return Outcome::OnNode { node, step };
         }
         self.scratch.stamp += 1;
+        let tolerations = &self.world.kinds[asked.kind as usize].steps[step as usize].tolerations;
+        let templates = self.world.templates.iter();
+        self.scratch.tolerated.clear();
+        self.scratch
+            .tolerated
+            .extend(templates.map(|template| tolerates(tolerations, &template.pool.taints)));
         if let Some(claim) = self.find_claim(asked) {
             return Outcome::OnClaim { claim, step };
         }
@@ -126,6 +134,9 @@ impl Run<'_> {
 
     fn try_claim(&mut self, asked: Asked, id: u32) -> bool {
         let brief = self.claims.briefs[id as usize];
+        if !self.scratch.tolerated[brief.template as usize] {
+            return false;
+        }
         let volumes = self.entries[asked.pod as usize].volumes.is_some();
         if !volumes && self.narrowed(asked, brief.set, None).is_none() {
             return false;
@@ -145,7 +156,8 @@ impl Run<'_> {
             return Err(Refused::Plainly);
         }
         for template in 0..self.world.templates.len() {
-            if self.limits[template].nodes.is_some_and(|left| left <= 0) {
+            let out_of_nodes = self.limits[template].nodes.is_some_and(|left| left <= 0);
+            if out_of_nodes || !self.scratch.tolerated[template] {
                 continue;
             }
             let fit = match self.fit(asked, template, None) {
@@ -169,11 +181,7 @@ impl Run<'_> {
     /// Whether a planned node (or a new one from a template) takes the pod, and what it is then.
     fn fit(&mut self, asked: Asked, template: usize, claim: Option<u32>) -> Result<Fit, Refused> {
         let kind = &self.world.kinds[asked.kind as usize];
-        let step = &kind.steps[asked.step as usize];
         let own = &self.world.templates[template];
-        if claim.is_none() && !tolerates(&step.tolerations, &own.pool.taints) {
-            return Err(Refused::Plainly);
-        }
         let scratch = &mut self.scratch;
         scratch.rows.clear();
         scratch.requests.clear();

@@ -133,7 +133,7 @@ impl Run<'_> {
                 .iter()
                 .map(|capacity| capacity.get(*dim).copied().unwrap_or(0))
                 .min();
-            if smallest.is_some_and(|smallest| smallest > *left) {
+            if smallest.is_some_and(|smallest| i128::from(smallest) > *left) {
                 return limit(self.world.dims.name(*dim));
             }
         }

@@ -37,7 +37,8 @@ pub(crate) struct Template {
 
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Limits {
-    pub(crate) resources: Vec<(usize, i64)>,
+    /// In thousandths; wide, because users write limits that no machine reaches.
+    pub(crate) resources: Vec<(usize, i128)>,
     pub(crate) nodes: Option<i64>,
 }
 
@@ -49,7 +50,7 @@ impl Limits {
     /// Takes away what a node has.
     pub(crate) fn charge(&mut self, capacity: &[i64]) {
         for (dim, left) in &mut self.resources {
-            *left = left.saturating_sub(capacity.get(*dim).copied().unwrap_or(0));
+            *left -= i128::from(capacity.get(*dim).copied().unwrap_or(0));
         }
         if let Some(nodes) = &mut self.nodes {
             *nodes -= 1;
@@ -185,7 +186,7 @@ impl Template {
         for (dim, left) in &limits.resources {
             self.retain(rows, |types, row| {
                 let capacity = &types.capacity[types.type_of[row] as usize];
-                capacity.get(*dim).copied().unwrap_or(0) <= *left
+                i128::from(capacity.get(*dim).copied().unwrap_or(0)) <= *left
             });
         }
     }
@@ -424,7 +425,7 @@ fn limits(pool: &NodePool, dims: &Dims) -> Limits {
         if name == resources::NODES {
             limits.nodes = Some(milli_down(*quantity).div_euclid(1000));
         } else if let Some(dim) = dims.get(name) {
-            limits.resources.push((dim, milli_down(*quantity)));
+            limits.resources.push((dim, quantity.nanos().div_euclid(1_000_000)));
         }
     }
     limits

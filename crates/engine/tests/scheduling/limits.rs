@@ -53,3 +53,14 @@ fn a_limit_does_not_keep_pods_off_nodes_that_exist() {
         .solve();
     assert_eq!(outcome.on("a"), 1);
 }
+
+#[test]
+fn a_limit_beyond_what_machines_have_is_no_limit() {
+    let outcome = Cluster::of(
+        limited(&[("memory", "10000000000Gi")]),
+        vec![shape("vast", 4, "900000Gi")],
+    )
+    .pods(pods(2000, "web").cpu("1").away_from(HOSTNAME, "web"))
+    .solve();
+    assert_eq!(outcome.nodes(), 2000);
+}

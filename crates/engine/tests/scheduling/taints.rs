@@ -14,6 +14,17 @@ fn a_pool_with_a_taint_takes_only_pods_that_tolerate_it() {
 }
 
 #[test]
+fn a_planned_node_with_a_taint_takes_only_pods_that_tolerate_it() {
+    let mut gpu = pool("gpu");
+    gpu.taints.push(taint("gpu", Effect::NoSchedule));
+    let outcome = Cluster::of(gpu, shapes())
+        .pods(pod("gpu").cpu("2").tolerates("gpu"))
+        .pods(pod("web"))
+        .solve();
+    assert_eq!((outcome.sizes(), outcome.pending()), (vec![1], vec!["web".to_owned()]));
+}
+
+#[test]
 fn startup_taints_do_not_keep_pods_off_a_new_node() {
     let mut default = pool("default");
     default.startup_taints.push(taint("starting", Effect::NoSchedule));

@@ -143,7 +143,7 @@ fn a_custom_key_spreads_over_the_pools_that_offer_its_values() {
     };
     let outcome = Cluster::of(pool_with("spot", "spot", &["2", "3", "4", "5"]), shapes())
         .pool(pool_with("on-demand", "on-demand", &["1"]), shapes())
-        .pods(pods(20, "web").cpu("100m").spread(&"capacity.spread".to_owned(), 1))
+        .pods(pods(20, "web").cpu("100m").spread("capacity.spread", 1))
         .solve();
     assert_eq!(outcome.by("capacity.spread").into_values().collect::<Vec<_>>(), [4; 5]);
     assert_eq!(outcome.by(labels::CAPACITY_TYPE)["spot"], 16);
