@@ -2,6 +2,7 @@
 
 use clap::ValueEnum;
 use karpenter_api::crd::Crd;
+use karpenter_api::labels::LabelRules;
 
 /// A cloud that Karpenter can launch machines in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -24,6 +25,19 @@ impl Provider {
     fn node_class_crds(self) -> Vec<Crd> {
         match self {
             Self::Kwok => karpenter_kwok::node_class::crds(),
+        }
+    }
+
+    /// The provider whose NodeClasses are in an API group.
+    pub(crate) fn of_group(group: &str) -> Option<Self> {
+        let owns = |provider: &Self| provider.node_class_crds().iter().any(|crd| crd.group() == group);
+        Self::value_variants().iter().copied().find(owns)
+    }
+
+    /// Which labels mean something to the provider, and which it keeps for itself.
+    pub(crate) fn label_rules(self) -> LabelRules {
+        match self {
+            Self::Kwok => karpenter_kwok::Catalogue::built_in().rules().clone(),
         }
     }
 }

@@ -18,7 +18,10 @@ use crate::providers::Provider;
 pub(crate) struct Rules {
     /// By API group and kind.
     definitions: BTreeMap<(String, String), Definition>,
-    labels: LabelRules,
+    /// The label rules of each provider, by the API group of its NodeClasses.
+    provider_labels: BTreeMap<String, LabelRules>,
+    /// The label rules that hold whatever the provider.
+    base_labels: LabelRules,
 }
 
 /// What was found.
@@ -37,10 +40,22 @@ impl Rules {
             let definition = Definition::parse(crd.as_value()).expect("our own CRDs are well formed");
             ((crd.group().to_owned(), crd.kind().to_owned()), definition)
         });
+        let definitions: BTreeMap<(String, String), Definition> = definitions.collect();
+        let provider_labels = definitions.keys().filter_map(|(group, _)| {
+            let provider = Provider::of_group(group)?;
+            Some((group.clone(), provider.label_rules()))
+        });
         Self {
-            definitions: definitions.collect(),
-            labels: LabelRules::default(),
+            provider_labels: provider_labels.collect(),
+            base_labels: LabelRules::default(),
+            definitions,
         }
+    }
+
+    /// The rules of the provider that a NodePool's NodeClass belongs to; the base rules for those of others.
+    fn labels_of(&self, pool: &NodePool) -> &LabelRules {
+        let group = &pool.spec.template.spec.node_class_ref.group;
+        self.provider_labels.get(group).unwrap_or(&self.base_labels)
     }
 
     /// The verdict on an object, or nothing when its kind is not ours.
@@ -83,11 +98,11 @@ impl Rules {
     fn check_at_run_time(&self, manifest: &Manifest) -> Verdict {
         match (manifest.group(), manifest.kind.as_str()) {
             ("karpenter.sh", "NodePool") => typed(manifest, |pool: NodePool| Verdict {
-                findings: pool.validate(&self.labels),
-                notes: pool.validation_notes(&self.labels),
+                findings: pool.validate(self.labels_of(&pool)),
+                notes: pool.validation_notes(self.labels_of(&pool)),
             }),
             ("karpenter.sh", "NodeOverlay") => typed(manifest, |overlay: NodeOverlay| Verdict {
-                findings: overlay.validate(&self.labels),
+                findings: overlay.validate(&self.base_labels),
                 notes: Vec::new(),
             }),
             ("autoscaling.x-k8s.io", "CapacityBuffer") => typed(manifest, |buffer: CapacityBuffer| Verdict {

@@ -88,6 +88,34 @@ fn runtime_validation_speaks_where_the_schema_is_silent() {
 }
 
 #[test]
+fn the_labels_of_the_pools_own_provider_count() {
+    let known = GOOD.replace(
+        "kubernetes.io/arch, operator: In, values: [amd64]",
+        "karpenter.kwok.sh/instance-cpu, operator: In, values: ['4']",
+    );
+    check(&known, 0, "");
+    let reserved = known.replace("instance-cpu", "colour");
+    let line = check_first_line(&reserved);
+    assert!(line.contains("is in the reserved domain karpenter.kwok.sh"), "{line}");
+}
+
+#[test]
+fn a_node_class_is_checked_too() {
+    check(
+        "apiVersion: karpenter.kwok.sh/v1alpha1\nkind: KWOKNodeClass\nmetadata: {name: a}\nspec: {nodeRegistrationDelay: 5s}\n",
+        0,
+        "",
+    );
+    let line = check_first_line(
+        "apiVersion: karpenter.kwok.sh/v1alpha1\nkind: KWOKNodeClass\nmetadata: {name: a}\nspec: {nodeRegistrationDelay: soon}\n",
+    );
+    assert!(
+        line.starts_with("f.yaml:1: KWOKNodeClass/a: spec.nodeRegistrationDelay: "),
+        "{line}"
+    );
+}
+
+#[test]
 fn unknown_fields_are_findings_as_kubectl_makes_them_errors() {
     let bad = GOOD.replace("  template:", "  tempalte: {}\n  template:");
     check(

@@ -65,3 +65,29 @@ fn a_list_stops_at_the_first_error_of_the_reader() {
     assert!(matches!(outcome, Err(ManifestError::NotAnObject(_))));
     assert_eq!(seen, 1);
 }
+
+proptest::proptest! {
+    #[test]
+    fn any_text_is_read_or_refused_without_a_panic(text in ".*") {
+        let _ = read(&text);
+    }
+
+    #[test]
+    fn any_text_that_begins_like_json_is_read_or_refused_without_a_panic(text in "\\{[\\{\\}\\[\\]:,\"a-z0-9 ]{0,40}") {
+        let _ = read(&text);
+    }
+
+    #[test]
+    fn anything_under_an_object_of_ours_gets_a_verdict_without_a_panic(spec in "\\PC{0,60}", kind in "NodePool|NodeClaim|NodeOverlay") {
+        let text = format!("apiVersion: karpenter.sh/v1\nkind: {kind}\nmetadata: {{name: x}}\nspec: {spec}\n");
+        let rules = RULES.with(std::rc::Rc::clone);
+        let _ = read_bytes("f".into(), text.as_bytes(), &mut |manifest| {
+            let _ = rules.check(&manifest);
+            Ok(())
+        });
+    }
+}
+
+thread_local! {
+    static RULES: std::rc::Rc<crate::verdict::Rules> = std::rc::Rc::new(crate::verdict::Rules::new());
+}
