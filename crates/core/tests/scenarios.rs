@@ -4,3 +4,11 @@
 mod leader_election;
 #[path = "scenarios/world.rs"]
 mod world;
+#[path = "scenarios/cluster.rs"]
+mod cluster;
+#[path = "scenarios/lifecycle.rs"]
+mod lifecycle;
+#[path = "scenarios/termination.rs"]
+mod termination;
+#[path = "scenarios/upkeep.rs"]
+mod upkeep;

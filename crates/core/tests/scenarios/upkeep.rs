@@ -1,0 +1,216 @@
+//! Garbage collection, expiration, consistency, pod events and what NodePools show.
+
+use k8s_openapi::api::core::v1::{Node, Pod};
+use karpenter_api::conditions::StatusConditions;
+use karpenter_api::{NodeClaim, NodePool};
+use karpenter_cloud::InstancePhase;
+use karpenter_cloud::fake::Machine;
+use serde_json::json;
+
+use crate::cluster::Cluster;
+
+#[tokio::test]
+async fn a_claim_whose_machine_vanished_goes_unless_its_node_is_ready() {
+    let cluster = Cluster::start().await;
+    cluster.claim("a", "expireAfter: Never").await;
+    let machine = cluster.cloud.machines().remove(0).instance.provider_id;
+    cluster.cloud.vanish(&machine);
+    cluster.minutes(5).await;
+    assert!(cluster.get_claim("a").is_some());
+    cluster.set_ready("Unknown").await;
+    cluster.minutes(3).await;
+    assert!(cluster.get_claim("a").is_none());
+    assert_eq!(cluster.disrupted("garbage_collected"), 1.0);
+}
+
+#[tokio::test]
+async fn a_terminating_machine_counts_as_vanished() {
+    let cluster = Cluster::start().await;
+    cluster.claim("a", "expireAfter: Never").await;
+    cluster.set_ready("False").await;
+    let mut machine = cluster.cloud.machines().remove(0);
+    machine.instance.phase = InstancePhase::Terminating;
+    cluster.cloud.add_machine(machine);
+    cluster.minutes(3).await;
+    assert_eq!(cluster.disrupted("garbage_collected"), 1.0);
+}
+
+#[tokio::test]
+async fn a_machine_whose_claim_is_gone_is_terminated_and_a_foreign_one_is_not() {
+    let cluster = Cluster::start().await;
+    cluster.claim("a", "expireAfter: Never").await;
+    let template = cluster.cloud.machines().remove(0);
+    let machine = |name: &str, marked: bool| -> Machine {
+        let mut machine = template.clone();
+        machine.name = name.to_owned();
+        machine.instance.provider_id = format!("fake:///{name}");
+        machine.instance.claim = machine.instance.claim.filter(|_| marked).map(|mut mark| {
+            mark.name = name.to_owned();
+            mark.uid = format!("{name}-uid");
+            mark
+        });
+        machine
+    };
+    cluster.cloud.add_machine(machine("orphan", true));
+    cluster.cloud.add_machine(machine("stranger", false));
+    cluster.minutes(15).await;
+    let left: Vec<String> = cluster.cloud.machines().into_iter().map(|machine| machine.name).collect();
+    assert_eq!(left, [template.name, "stranger".to_owned()]);
+}
+
+#[tokio::test]
+async fn a_claim_expires_exactly_when_its_time_is_up() {
+    let cluster = Cluster::start().await;
+    cluster.claim("a", "expireAfter: 30m").await;
+    cluster.pod("web", "", "").await;
+    cluster.seconds(30 * 60 - 1).await;
+    assert!(cluster.get_claim("a").unwrap().metadata.deletion_timestamp.is_none());
+    cluster.seconds(1).await;
+    assert!(cluster.get_claim("a").unwrap().metadata.deletion_timestamp.is_some());
+    assert_eq!(cluster.disrupted("expired"), 1.0);
+    let text = cluster.ctx.metrics.registry.encode();
+    let mut lines = text.lines();
+    let pods = lines.find(|line| line.starts_with("karpenter_pods_disruption_initiated_total{")).unwrap();
+    assert!(pods.contains("reason=\"expired\"") && pods.ends_with(" 1"), "{pods}");
+}
+
+#[tokio::test]
+async fn a_node_smaller_than_promised_is_reported() {
+    let cluster = Cluster::start().await;
+    cluster.claim("a", "expireAfter: Never").await;
+    cluster.minutes(11).await;
+    assert_eq!(cluster.condition("a", "ConsistentStateFound"), "True/ConsistentStateFound");
+    let smaller = json!({"status": {"capacity": {"memory": "6Gi"}}});
+    cluster.objects().patch_status::<Node>("", &cluster.node_name(), &smaller).unwrap();
+    cluster.minutes(11).await;
+    assert_eq!(cluster.condition("a", "ConsistentStateFound"), "False/ConsistencyCheckFailed");
+    assert!(cluster.events().contains(&"NodeClaim/FailedConsistencyCheck".to_owned()));
+}
+
+fn last_pod_event(cluster: &Cluster) -> Option<String> {
+    let status = cluster.get_claim("a").unwrap().status.unwrap();
+    status.last_pod_event_time.map(|time| time.0.to_string())
+}
+
+#[tokio::test]
+async fn pods_that_come_and_go_are_noted_on_the_claim() {
+    let mut cluster = Cluster::start().await;
+    cluster.claim("a", "").await;
+    assert_eq!(last_pod_event(&cluster), None);
+    cluster.pod("web", "", "").await;
+    assert_eq!(last_pod_event(&cluster).as_deref(), Some("2026-01-01T00:00:00Z"));
+    cluster.seconds(5).await;
+    cluster.pod("soon", "", "").await;
+    assert_eq!(last_pod_event(&cluster).as_deref(), Some("2026-01-01T00:00:00Z"));
+    cluster.seconds(55).await;
+    cluster.pod("agent", "ownerReferences: [{apiVersion: apps/v1, kind: DaemonSet, name: d, uid: u}]", "").await;
+    cluster.restart().await;
+    assert_eq!(last_pod_event(&cluster).as_deref(), Some("2026-01-01T00:00:00Z"));
+    let done = json!({"status": {"phase": "Succeeded"}});
+    cluster.objects().patch_status::<Pod>("default", "web", &done).unwrap();
+    cluster.sandbox.settle().await;
+    assert_eq!(last_pod_event(&cluster).as_deref(), Some("2026-01-01T00:01:00Z"));
+}
+
+#[tokio::test]
+async fn a_pool_is_ready_counted_and_hashed() {
+    let cluster = Cluster::start().await;
+    cluster.claim("a", "").await;
+    cluster.seconds(10).await;
+    let pool = cluster.pool();
+    assert!(pool.is_ready(), "{:?}", pool.conditions());
+    let status = pool.status.as_ref().unwrap();
+    assert_eq!(status.nodes, 1);
+    assert_eq!(status.resources.as_ref().unwrap().amount("cpu"), "2".parse().unwrap());
+    let annotations = pool.metadata.annotations.as_ref().unwrap();
+    assert_eq!(annotations["karpenter.sh/nodepool-hash"], pool.static_hash());
+    assert_eq!(annotations["karpenter.sh/nodepool-hash-version"], "v3");
+}
+
+#[tokio::test]
+async fn a_pool_without_nodes_counts_zeros() {
+    let cluster = Cluster::start().await;
+    cluster.seconds(10).await;
+    let status = cluster.pool().status.unwrap();
+    assert_eq!(status.nodes, 0);
+    assert_eq!(status.resources.unwrap().len(), 5);
+}
+
+#[tokio::test]
+async fn the_hash_follows_the_template_and_nothing_else() {
+    let cluster = Cluster::start().await;
+    let hash = || cluster.pool().metadata.annotations.unwrap()["karpenter.sh/nodepool-hash"].clone();
+    let before = hash();
+    let patch = |patch: serde_json::Value| {
+        cluster.objects().patch::<NodePool>("", "default", &patch).unwrap();
+    };
+    patch(json!({"spec": {"weight": 7, "limits": {"cpu": "10"}}}));
+    cluster.sandbox.settle().await;
+    assert_eq!(hash(), before);
+    patch(json!({"spec": {"template": {"metadata": {"labels": {"team": "a"}}}}}));
+    cluster.sandbox.settle().await;
+    assert_ne!(hash(), before);
+}
+
+#[tokio::test]
+async fn a_new_kind_of_hash_drifts_nobody() {
+    const HASH: &str = "karpenter.sh/nodepool-hash";
+    const VERSION: &str = "karpenter.sh/nodepool-hash-version";
+    let cluster = Cluster::start().await;
+    cluster.claim("a", "").await;
+    let old = json!({"metadata": {"annotations": {HASH: "1", VERSION: "v2"}}});
+    cluster.objects().patch::<NodeClaim>("", "a", &old).unwrap();
+    cluster.objects().patch::<NodePool>("", "default", &old).unwrap();
+    cluster.sandbox.settle().await;
+    let hash = cluster.pool().static_hash();
+    let annotations = cluster.get_claim("a").unwrap().metadata.annotations.unwrap();
+    assert_eq!((annotations[HASH].as_str(), annotations[VERSION].as_str()), (hash.as_str(), "v3"));
+}
+
+#[tokio::test]
+async fn a_pool_follows_its_class() {
+    let cluster = Cluster::start().await;
+    let ready = || {
+        let pool = cluster.pool();
+        let found = pool.condition("NodeClassReady").unwrap();
+        format!("{}/{}", found.status, found.reason)
+    };
+    assert_eq!(ready(), "True/NodeClassReady");
+    cluster
+        .apply(
+            "{apiVersion: karpenter.test.sh/v1alpha1, kind: TestNodeClass, metadata: {name: default}, status: {conditions: \
+             [{type: Ready, status: 'False', reason: NoImage, message: m, lastTransitionTime: '2026-01-01T00:00:00Z'}]}}",
+        )
+        .await;
+    assert_eq!(ready(), "False/NoImage");
+    let wrong = json!({"spec": {"template": {"spec": {"nodeClassRef": {"name": "missing"}}}}});
+    cluster.objects().patch::<NodePool>("", "default", &wrong).unwrap();
+    cluster.sandbox.settle().await;
+    assert_eq!(ready(), "False/NodeClassNotFound");
+    assert!(!cluster.pool().is_ready());
+}
+
+#[tokio::test]
+async fn a_pool_that_makes_no_sense_says_so() {
+    let cluster = Cluster::start().await;
+    let restricted = json!({"spec": {"template": {"metadata": {"labels": {"karpenter.test.sh/x": "y"}}}}});
+    cluster.objects().patch::<NodePool>("", "default", &restricted).unwrap();
+    cluster.sandbox.settle().await;
+    let pool = cluster.pool();
+    let found = pool.condition("ValidationSucceeded").unwrap();
+    assert_eq!((found.status.as_str(), found.reason.as_str()), ("False", "NodePoolValidationFailed"));
+    assert!(found.message.contains("karpenter.test.sh/x"), "{}", found.message);
+}
+
+#[tokio::test]
+async fn objects_from_before_get_the_label_of_their_class() {
+    let cluster = Cluster::start().await;
+    cluster.claim("a", "").await;
+    let key = "karpenter.test.sh/testnodeclass";
+    let without = json!({"metadata": {"labels": {key: null}}});
+    cluster.objects().patch::<NodeClaim>("", "a", &without).unwrap();
+    cluster.objects().patch::<Node>("", &cluster.node_name(), &without).unwrap();
+    cluster.sandbox.settle().await;
+    assert_eq!(cluster.get_claim("a").unwrap().metadata.labels.unwrap()[key], "default");
+    assert_eq!(cluster.node().metadata.labels.unwrap()[key], "default");
+}
