@@ -1,14 +1,14 @@
 //! Controllers on the sandbox's API server, on a clock that the test moves.
 
-#[path = "scenarios/leader_election.rs"]
-mod leader_election;
-#[path = "scenarios/world.rs"]
-mod world;
 #[path = "scenarios/cluster.rs"]
 mod cluster;
+#[path = "scenarios/leader_election.rs"]
+mod leader_election;
 #[path = "scenarios/lifecycle.rs"]
 mod lifecycle;
 #[path = "scenarios/termination.rs"]
 mod termination;
 #[path = "scenarios/upkeep.rs"]
 mod upkeep;
+#[path = "scenarios/world.rs"]
+mod world;

@@ -67,7 +67,7 @@ impl Cluster {
 
     /// Like [`Cluster::start`], with a cloud that is prepared before anything runs.
     pub(crate) async fn start_with(prepare: impl FnOnce(&FakeProvider)) -> Self {
-        let sandbox = Sandbox::start();
+        let sandbox = Sandbox::builder().api_server_only().start();
         for crd in crd::all() {
             sandbox.apply(&crd.to_yaml()).unwrap();
         }
@@ -78,7 +78,13 @@ impl Cluster {
         cloud.on_boot(move |machine| join(&objects, machine));
         prepare(&cloud);
         let ctx = context(&sandbox, &cloud, "karpenter-0");
-        let mut cluster = Self { sandbox, cloud, ctx, agent: "karpenter-0".to_owned(), tasks: JoinSet::new() };
+        let mut cluster = Self {
+            sandbox,
+            cloud,
+            ctx,
+            agent: "karpenter-0".to_owned(),
+            tasks: JoinSet::new(),
+        };
         cluster.run().await;
         cluster
     }
@@ -86,9 +92,11 @@ impl Cluster {
     async fn run(&mut self) {
         let mut watches = self.ctx.watch();
         self.ctx.synced().await;
-        self.tasks.spawn(async move { while watches.join_next().await.is_some() {} });
+        self.tasks
+            .spawn(async move { while watches.join_next().await.is_some() {} });
         for controller in controllers::all(&self.ctx) {
-            self.tasks.spawn(controller.run(tokio_util::sync::CancellationToken::new()));
+            self.tasks
+                .spawn(controller.run(tokio_util::sync::CancellationToken::new()));
         }
         self.sandbox.settle().await;
     }
@@ -167,7 +175,7 @@ impl Cluster {
         self.apply(&format!(
             "{{apiVersion: v1, kind: Pod, metadata: {{name: {name}, namespace: default, labels: {{app: {name}}}, {metadata}}}, \
              spec: {{nodeName: {node}, containers: [{{name: c, image: i}}], {spec}}}, \
-             status: {{phase: Running, startTime: '2026-01-01T00:00:00Z'}}}}"
+             status: {{phase: Running, startTime: '2026-01-01T00:00:00Z', conditions: [{{type: Ready, status: 'True'}}]}}}}"
         ))
         .await;
     }
@@ -177,48 +185,66 @@ impl Cluster {
     }
 
     pub(crate) fn is_terminating(&self, pod: &str) -> bool {
-        self.get_pod(pod).is_some_and(|pod| pod.metadata.deletion_timestamp.is_some())
+        self.get_pod(pod)
+            .is_some_and(|pod| pod.metadata.deletion_timestamp.is_some())
     }
 
     /// What a kubelet does when a terminating pod's containers have ended.
     pub(crate) async fn finish(&self, pod: &str) {
-        self.objects().delete::<Pod>("default", pod, &DeleteOptions::now()).unwrap();
+        self.objects()
+            .delete::<Pod>("default", pod, &DeleteOptions::now())
+            .unwrap();
         self.sandbox.settle().await;
     }
 
     pub(crate) async fn delete_claim(&self, name: &str) {
-        self.objects().delete::<NodeClaim>("", name, &DeleteOptions::default()).unwrap();
+        self.objects()
+            .delete::<NodeClaim>("", name, &DeleteOptions::default())
+            .unwrap();
         self.sandbox.settle().await;
     }
 
     pub(crate) async fn delete_node(&self) {
-        self.objects().delete::<Node>("", &self.node_name(), &DeleteOptions::default()).unwrap();
+        self.objects()
+            .delete::<Node>("", &self.node_name(), &DeleteOptions::default())
+            .unwrap();
         self.sandbox.settle().await;
     }
 
     pub(crate) async fn set_ready(&self, status: &str) {
         let name = self.node_name();
         let condition = json!({"type": "Ready", "status": status, "reason": "Test", "message": ""});
-        self.objects().patch_status::<Node>("", &name, &json!({"status": {"conditions": [condition]}})).unwrap();
+        self.objects()
+            .patch_status::<Node>("", &name, &json!({"status": {"conditions": [condition]}}))
+            .unwrap();
         self.sandbox.settle().await;
     }
 
     /// The reasons of the events that were published since the last look.
     pub(crate) fn events(&self) -> Vec<String> {
-        self.ctx.events.drain().into_iter().map(|event| format!("{}/{}", event.regarding.kind, event.reason)).collect()
+        self.ctx
+            .events
+            .drain()
+            .into_iter()
+            .map(|event| format!("{}/{}", event.regarding.kind, event.reason))
+            .collect()
     }
 
     /// The value of a series, `0` while it does not exist.
     pub(crate) fn metric(&self, series: &str) -> f64 {
         let text = self.ctx.metrics.registry.encode();
-        let line = text.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
+        let line = text
+            .lines()
+            .find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
         line.map_or(0.0, |value| value.parse().unwrap())
     }
 
     /// How often claims were deleted for `reason`.
     pub(crate) fn disrupted(&self, reason: &str) -> f64 {
         let text = self.ctx.metrics.registry.encode();
-        let mut lines = text.lines().filter(|line| line.starts_with("karpenter_nodeclaims_disrupted_total{"));
+        let mut lines = text
+            .lines()
+            .filter(|line| line.starts_with("karpenter_nodeclaims_disrupted_total{"));
         let line = lines.find(|line| line.contains(&format!("reason=\"{reason}\"")));
         line.map_or(0.0, |line| line.rsplit(' ').next().unwrap().parse().unwrap())
     }
@@ -227,8 +253,17 @@ impl Cluster {
 fn context(sandbox: &Sandbox, cloud: &FakeProvider, agent: &str) -> Context {
     let clock = clock(sandbox);
     let cloud: Arc<dyn CloudProvider> = Arc::new(cloud.clone());
-    let options = Options { disable_cluster_state_observability: true, ..Options::default() };
-    Context::new(sandbox.client_as(agent), clock.clone(), Arc::new(options), Metrics::new(clock), cloud)
+    let options = Options {
+        disable_cluster_state_observability: true,
+        ..Options::default()
+    };
+    Context::new(
+        sandbox.client_as(agent),
+        clock.clone(),
+        Arc::new(options),
+        Metrics::new(clock),
+        cloud,
+    )
 }
 
 pub(crate) fn claim_yaml(name: &str, pool_uid: &str, spec: &str) -> String {
@@ -253,11 +288,15 @@ fn join(objects: &Objects, machine: &Machine) {
     objects.create(&node).unwrap();
     // A real cluster's node lifecycle controller takes the not-ready taint away once the kubelet reports Ready.
     let taints = json!([{"key": "karpenter.sh/unregistered", "effect": "NoExecute"}]);
-    objects.patch::<Node>("", &machine.name, &json!({"spec": {"taints": taints}})).unwrap();
+    objects
+        .patch::<Node>("", &machine.name, &json!({"spec": {"taints": taints}}))
+        .unwrap();
     let status = json!({
         "conditions": [{"type": "Ready", "status": "True", "reason": "KubeletReady", "message": ""}],
         "capacity": instance.capacity.to_kube(),
         "allocatable": instance.allocatable.to_kube(),
     });
-    objects.patch_status::<Node>("", &machine.name, &json!({"status": status})).unwrap();
+    objects
+        .patch_status::<Node>("", &machine.name, &json!({"status": status}))
+        .unwrap();
 }

@@ -54,7 +54,12 @@ async fn a_machine_whose_claim_is_gone_is_terminated_and_a_foreign_one_is_not() 
     cluster.cloud.add_machine(machine("orphan", true));
     cluster.cloud.add_machine(machine("stranger", false));
     cluster.minutes(15).await;
-    let left: Vec<String> = cluster.cloud.machines().into_iter().map(|machine| machine.name).collect();
+    let left: Vec<String> = cluster
+        .cloud
+        .machines()
+        .into_iter()
+        .map(|machine| machine.name)
+        .collect();
     assert_eq!(left, [template.name, "stranger".to_owned()]);
 }
 
@@ -70,7 +75,9 @@ async fn a_claim_expires_exactly_when_its_time_is_up() {
     assert_eq!(cluster.disrupted("expired"), 1.0);
     let text = cluster.ctx.metrics.registry.encode();
     let mut lines = text.lines();
-    let pods = lines.find(|line| line.starts_with("karpenter_pods_disruption_initiated_total{")).unwrap();
+    let pods = lines
+        .find(|line| line.starts_with("karpenter_pods_disruption_initiated_total{"))
+        .unwrap();
     assert!(pods.contains("reason=\"expired\"") && pods.ends_with(" 1"), "{pods}");
 }
 
@@ -79,12 +86,25 @@ async fn a_node_smaller_than_promised_is_reported() {
     let cluster = Cluster::start().await;
     cluster.claim("a", "expireAfter: Never").await;
     cluster.minutes(11).await;
-    assert_eq!(cluster.condition("a", "ConsistentStateFound"), "True/ConsistentStateFound");
+    assert_eq!(
+        cluster.condition("a", "ConsistentStateFound"),
+        "True/ConsistentStateFound"
+    );
     let smaller = json!({"status": {"capacity": {"memory": "6Gi"}}});
-    cluster.objects().patch_status::<Node>("", &cluster.node_name(), &smaller).unwrap();
+    cluster
+        .objects()
+        .patch_status::<Node>("", &cluster.node_name(), &smaller)
+        .unwrap();
     cluster.minutes(11).await;
-    assert_eq!(cluster.condition("a", "ConsistentStateFound"), "False/ConsistencyCheckFailed");
-    assert!(cluster.events().contains(&"NodeClaim/FailedConsistencyCheck".to_owned()));
+    assert_eq!(
+        cluster.condition("a", "ConsistentStateFound"),
+        "False/ConsistencyCheckFailed"
+    );
+    assert!(
+        cluster
+            .events()
+            .contains(&"NodeClaim/FailedConsistencyCheck".to_owned())
+    );
 }
 
 fn last_pod_event(cluster: &Cluster) -> Option<String> {
@@ -103,7 +123,13 @@ async fn pods_that_come_and_go_are_noted_on_the_claim() {
     cluster.pod("soon", "", "").await;
     assert_eq!(last_pod_event(&cluster).as_deref(), Some("2026-01-01T00:00:00Z"));
     cluster.seconds(55).await;
-    cluster.pod("agent", "ownerReferences: [{apiVersion: apps/v1, kind: DaemonSet, name: d, uid: u}]", "").await;
+    cluster
+        .pod(
+            "agent",
+            "ownerReferences: [{apiVersion: apps/v1, kind: DaemonSet, name: d, uid: u}]",
+            "",
+        )
+        .await;
     cluster.restart().await;
     assert_eq!(last_pod_event(&cluster).as_deref(), Some("2026-01-01T00:00:00Z"));
     let done = json!({"status": {"phase": "Succeeded"}});
@@ -164,7 +190,10 @@ async fn a_new_kind_of_hash_drifts_nobody() {
     cluster.sandbox.settle().await;
     let hash = cluster.pool().static_hash();
     let annotations = cluster.get_claim("a").unwrap().metadata.annotations.unwrap();
-    assert_eq!((annotations[HASH].as_str(), annotations[VERSION].as_str()), (hash.as_str(), "v3"));
+    assert_eq!(
+        (annotations[HASH].as_str(), annotations[VERSION].as_str()),
+        (hash.as_str(), "v3")
+    );
 }
 
 #[tokio::test]
@@ -198,7 +227,10 @@ async fn a_pool_that_makes_no_sense_says_so() {
     cluster.sandbox.settle().await;
     let pool = cluster.pool();
     let found = pool.condition("ValidationSucceeded").unwrap();
-    assert_eq!((found.status.as_str(), found.reason.as_str()), ("False", "NodePoolValidationFailed"));
+    assert_eq!(
+        (found.status.as_str(), found.reason.as_str()),
+        ("False", "NodePoolValidationFailed")
+    );
     assert!(found.message.contains("karpenter.test.sh/x"), "{}", found.message);
 }
 
@@ -209,7 +241,10 @@ async fn objects_from_before_get_the_label_of_their_class() {
     let key = "karpenter.test.sh/testnodeclass";
     let without = json!({"metadata": {"labels": {key: null}}});
     cluster.objects().patch::<NodeClaim>("", "a", &without).unwrap();
-    cluster.objects().patch::<Node>("", &cluster.node_name(), &without).unwrap();
+    cluster
+        .objects()
+        .patch::<Node>("", &cluster.node_name(), &without)
+        .unwrap();
     cluster.sandbox.settle().await;
     assert_eq!(cluster.get_claim("a").unwrap().metadata.labels.unwrap()[key], "default");
     assert_eq!(cluster.node().metadata.labels.unwrap()[key], "default");
