@@ -1,6 +1,6 @@
 //! NodePools and their instance types, interned: built when either changes and shared by all passes until then.
 
-mod rows;
+pub(crate) mod rows;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -7,6 +7,7 @@
 pub mod buffer;
 mod constraints;
 mod daemon;
+mod disruption;
 mod interner;
 mod node;
 mod pod;
@@ -20,6 +21,7 @@ mod volume;
 
 pub use constraints::{pod_constraints, spread_constraint};
 pub use daemon::{daemon_from_template, daemon_pod};
+pub use disruption::{claim_disruption, pod_disruption_budget, pool_policy};
 pub use interner::Interner;
 pub use node::{NodeObjects, node};
 pub use pod::{PodIntake, owner};

@@ -10,6 +10,7 @@
 pub mod catalog;
 pub mod catalog_file;
 pub mod convert;
+pub mod disruption;
 pub mod model;
 pub mod overlay;
 pub mod plan;

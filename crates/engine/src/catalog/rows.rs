@@ -158,7 +158,7 @@ fn override_groups(instance_type: &InstanceType) -> Vec<(&OfferingOverrides, Vec
 }
 
 /// Capacity less overhead, over the keys of capacity; huge pages are taken from memory, which never goes below zero.
-fn allocatable(instance_type: &InstanceType, overrides: &OfferingOverrides) -> ResourceList {
+pub(crate) fn allocatable(instance_type: &InstanceType, overrides: &OfferingOverrides) -> ResourceList {
     let mut capacity = instance_type.capacity.clone();
     for (name, quantity) in &overrides.capacity {
         capacity.insert(name.clone(), *quantity);

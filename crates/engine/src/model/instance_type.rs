@@ -19,6 +19,13 @@ pub struct InstanceType {
     pub capacity_overlaid: bool,
 }
 
+impl InstanceType {
+    /// What pods can use of it, by offerings that change nothing.
+    pub fn allocatable(&self) -> ResourceList {
+        crate::catalog::rows::allocatable(self, &OfferingOverrides::default())
+    }
+}
+
 /// One way to buy an instance type: zone × capacity type (× reservation).
 #[derive(Debug, Clone, PartialEq)]
 pub struct Offering {

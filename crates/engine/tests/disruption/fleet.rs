@@ -1,0 +1,348 @@
+//! A fleet in a few words.
+//!
+//! Instance types are `<letter><cpus>`: `s2` has 2 CPUs and costs 2 per hour on demand, half of that as spot. Nodes are
+//! initialized, Ready, consolidatable and in a pool with all budgets open, unless a test says otherwise.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use jiff::{SignedDuration, Timestamp};
+use karpenter_api::budget::Budget;
+use karpenter_api::labels::{self, LabelRules};
+use karpenter_api::node_pool::ConsolidationPolicy;
+use karpenter_api::requirement::{Requirement, Requirements};
+use karpenter_api::resources::ResourceList;
+use karpenter_engine::disruption::{
+    Blocked, ClaimFacts, Command, Fleet, Gates, Member, Method, PodDisruptionBudget, PodDisruptionBudgets, PoolPolicy,
+    Standing, forecast,
+};
+use karpenter_engine::model::{
+    InstanceType, Labels, Lifecycle, Node, NodePool, Offering, Options, Overhead, Owner, Pod, PodPhase, PodSpec,
+    Snapshot,
+};
+use karpenter_engine::{Catalog, PoolTypes};
+
+pub(crate) const NOW: &str = "2026-11-15T12:00:00Z";
+
+pub(crate) fn now() -> Timestamp {
+    NOW.parse().unwrap()
+}
+
+pub(crate) fn minutes(minutes: i64) -> SignedDuration {
+    SignedDuration::from_mins(minutes)
+}
+
+pub(crate) struct Builder {
+    types: Vec<Arc<InstanceType>>,
+    pools: BTreeMap<String, (NodePool, PoolPolicy)>,
+    members: Vec<Member>,
+    pending: Vec<Arc<Pod>>,
+    budgets: Vec<PodDisruptionBudget>,
+    pub(crate) gates: Gates,
+}
+
+/// A fleet with the pool `default` and the instance types named.
+pub(crate) fn fleet(types: &str) -> Builder {
+    let builder = Builder {
+        types: types
+            .split_whitespace()
+            .map(|name| Arc::new(instance_type(name)))
+            .collect(),
+        pools: BTreeMap::new(),
+        members: Vec::new(),
+        pending: Vec::new(),
+        budgets: Vec::new(),
+        gates: Gates::default(),
+    };
+    builder.pool("default")
+}
+
+impl Builder {
+    pub(crate) fn pool(mut self, name: &str) -> Builder {
+        let pool = NodePool {
+            name: name.to_owned(),
+            uid: name.to_owned(),
+            weight: 0,
+            labels: Labels::new(),
+            annotations: Labels::new(),
+            requirements: Requirements::default(),
+            taints: Vec::new(),
+            startup_taints: Vec::new(),
+            limits: ResourceList::default(),
+            node_class: Default::default(),
+            is_static: false,
+            hash: String::new(),
+        };
+        let policy = PoolPolicy {
+            is_static: false,
+            consolidation_policy: ConsolidationPolicy::WhenEmptyOrUnderutilized,
+            consolidate_after: Some(SignedDuration::ZERO),
+            budgets: vec![Budget {
+                nodes: "100%".to_owned(),
+                ..Budget::default()
+            }],
+            tracked_cost: 0.0,
+            has_instance_types: true,
+        };
+        self.pools.insert(name.to_owned(), (pool, policy));
+        self
+    }
+
+    /// Changes the pool that was added last by name.
+    pub(crate) fn with_policy(mut self, pool: &str, change: impl FnOnce(&mut PoolPolicy)) -> Builder {
+        change(&mut self.pools.get_mut(pool).unwrap().1);
+        self
+    }
+
+    pub(crate) fn with_requirement(mut self, pool: &str, requirement: Requirement) -> Builder {
+        self.pools.get_mut(pool).unwrap().0.requirements.add(requirement);
+        self
+    }
+
+    pub(crate) fn allow(self, pool: &str, nodes: &str) -> Builder {
+        let nodes = nodes.to_owned();
+        self.with_policy(pool, |policy| {
+            policy.budgets = vec![Budget {
+                nodes,
+                ..Budget::default()
+            }];
+        })
+    }
+
+    /// A node of the pool `default` with pods given as CPU requests: `node("a", "s4", &["1", "500m"])`.
+    pub(crate) fn node(self, name: &str, kind: &str, pods: &[&str]) -> Builder {
+        self.node_in("default", name, kind, pods)
+    }
+
+    pub(crate) fn node_in(mut self, pool: &str, name: &str, kind: &str, pods: &[&str]) -> Builder {
+        let (kind, capacity_type) = kind.split_once(':').unwrap_or((kind, labels::CAPACITY_TYPE_ON_DEMAND));
+        let shape = instance_type(kind);
+        let node_labels: Labels = [
+            (labels::NODEPOOL, pool),
+            (labels::INSTANCE_TYPE, kind),
+            (labels::ZONE, "zone-a"),
+            (labels::CAPACITY_TYPE, capacity_type),
+            (labels::HOSTNAME, name),
+        ]
+        .map(|(key, value)| (key.to_owned(), value.to_owned()))
+        .into();
+        let mut node = Node::new(
+            name,
+            Arc::new(node_labels),
+            shape.capacity.clone(),
+            shape.capacity.clone(),
+        );
+        node.node_pool = Some(pool.into());
+        node.node_claim = Some(name.into());
+        node.provider_id = Some(format!("test://{name}").into());
+        node.lifecycle = Lifecycle::Initialized;
+        for (nth, cpu) in pods.iter().enumerate() {
+            let mut pod = pod(&format!("{name}-{nth}"), cpu);
+            pod.node_name = Some(name.into());
+            node.bind(Arc::new(pod));
+        }
+        let claim = ClaimFacts {
+            name: name.to_owned(),
+            uid: format!("uid-{name}"),
+            created: now() - minutes(600),
+            expire_after: None,
+            termination_grace_period: None,
+            initialized_since: Some(now() - minutes(590)),
+            last_pod_event: None,
+            consolidatable: true,
+            drifted_since: None,
+            drift_reason: None,
+        };
+        self.members.push(Member {
+            node: Arc::new(node),
+            claim: Some(Arc::new(claim)),
+            standing: Standing::default(),
+        });
+        self
+    }
+
+    pub(crate) fn pending(mut self, name: &str, cpu: &str) -> Builder {
+        let mut pod = pod(name, cpu);
+        pod.phase = PodPhase::Pending;
+        self.pending.push(Arc::new(pod));
+        self
+    }
+
+    pub(crate) fn budget(mut self, budget: PodDisruptionBudget) -> Builder {
+        self.budgets.push(budget);
+        self
+    }
+
+    /// Changes the node that was added last.
+    pub(crate) fn node_where(mut self, change: impl FnOnce(&mut Node)) -> Builder {
+        change(Arc::make_mut(&mut self.members.last_mut().unwrap().node));
+        self
+    }
+
+    pub(crate) fn claim_where(mut self, change: impl FnOnce(&mut ClaimFacts)) -> Builder {
+        change(Arc::make_mut(self.members.last_mut().unwrap().claim.as_mut().unwrap()));
+        self
+    }
+
+    pub(crate) fn standing(mut self, change: impl FnOnce(&mut Standing)) -> Builder {
+        change(&mut self.members.last_mut().unwrap().standing);
+        self
+    }
+
+    /// Changes every pod of the node that was added last.
+    pub(crate) fn pods_where(self, change: impl Fn(&mut Pod)) -> Builder {
+        self.node_where(|node| {
+            let pods: Vec<Arc<Pod>> = node.pods().to_vec();
+            for old in pods {
+                node.unbind(&old.uid);
+                let mut pod = (*old).clone();
+                change(&mut pod);
+                node.bind(Arc::new(pod));
+            }
+        })
+    }
+
+    pub(crate) fn build(self) -> Fleet {
+        let pools = self.pools.values().map(|(pool, _)| PoolTypes {
+            pool: Arc::new(pool.clone()),
+            instance_types: self.types.clone(),
+        });
+        let catalog = Arc::new(Catalog::new(pools.collect(), LabelRules::default()));
+        let mut snapshot = Snapshot::new(
+            catalog,
+            Options {
+                now: now(),
+                ..Options::default()
+            },
+        );
+        snapshot.nodes = self
+            .members
+            .iter()
+            .map(|member| {
+                let mut node = (*member.node).clone();
+                node.deleting = member.standing.leaving;
+                Arc::new(node)
+            })
+            .collect();
+        snapshot.pods = self.pending.into();
+        Fleet {
+            snapshot,
+            members: self.members.into(),
+            pools: Arc::new(
+                self.pools
+                    .into_iter()
+                    .map(|(name, (_, policy))| (name, policy))
+                    .collect(),
+            ),
+            pod_budgets: Arc::new(PodDisruptionBudgets::new(self.budgets)),
+            gates: self.gates,
+        }
+    }
+
+    /// The first command of a method, in words: `delete a, b` or `replace a by s2 s4`.
+    pub(crate) fn decides(self, method: Method) -> String {
+        match forecast::attempt(&self.build(), method) {
+            Ok(command) => words(&command),
+            Err(_) => "nothing".to_owned(),
+        }
+    }
+
+    /// What a method holds against a node.
+    pub(crate) fn blocked(self, method: Method, node: &str) -> Option<Blocked> {
+        let blocked = forecast::attempt(&self.build(), method).err()?;
+        blocked
+            .into_iter()
+            .find(|(name, _)| &**name == node)
+            .map(|(_, reason)| reason)
+    }
+}
+
+pub(crate) fn words(command: &Command) -> String {
+    let mut nodes: Vec<&str> = command.candidates.iter().map(|candidate| candidate.name()).collect();
+    nodes.sort_unstable();
+    let mut text = format!("{} {}", command.decision().as_str(), nodes.join(", "));
+    for replacement in &command.replacements {
+        let types: Vec<&str> = replacement
+            .instance_types
+            .iter()
+            .map(|kind| kind.name.as_str())
+            .collect();
+        text += &format!(" by {}", types.join(" "));
+    }
+    text
+}
+
+pub(crate) fn pod(name: &str, cpu: &str) -> Pod {
+    let requests = ResourceList::new()
+        .with("cpu", cpu.parse().unwrap())
+        .with("pods", "1".parse().unwrap());
+    Pod {
+        uid: name.into(),
+        namespace: "default".into(),
+        name: name.into(),
+        created: now() - minutes(120),
+        started: Some(now() - minutes(120)),
+        priority: 0,
+        labels: Arc::new(Labels::from([("app".to_owned(), "web".to_owned())])),
+        spec: Arc::new(PodSpec::default()),
+        requests: Arc::new(requests),
+        volume_claims: Arc::default(),
+        node_name: None,
+        owner: Owner::Other,
+        controller: None,
+        phase: PodPhase::Running,
+        terminating: false,
+        ready: true,
+        do_not_disrupt: None,
+        deletion_cost: 0,
+        disruption_cost: None,
+        buffer: None,
+    }
+}
+
+/// `s4` costs 4 on demand and 2 as spot; `d4` is on demand only; a trailing `!` means that none can be had.
+pub(crate) fn instance_type(name: &str) -> InstanceType {
+    let (name, available) = name.strip_suffix('!').map_or((name, true), |name| (name, false));
+    let cpus: f64 = name[1..].parse().unwrap();
+    let offering = |capacity_type: &str, price: f64| Offering {
+        requirements: [
+            Requirement::within(labels::ZONE, ["zone-a"]),
+            Requirement::within(labels::CAPACITY_TYPE, [capacity_type]),
+        ]
+        .into_iter()
+        .collect(),
+        price,
+        available,
+        reservation_capacity: 0,
+        overrides: Default::default(),
+        price_overlaid: false,
+    };
+    let mut offerings = vec![offering(labels::CAPACITY_TYPE_ON_DEMAND, cpus)];
+    if name.starts_with('s') {
+        offerings.push(offering(labels::CAPACITY_TYPE_SPOT, cpus / 2.0));
+    }
+    let capacity_types: Vec<&str> = match offerings.len() {
+        1 => vec![labels::CAPACITY_TYPE_ON_DEMAND],
+        _ => vec![labels::CAPACITY_TYPE_ON_DEMAND, labels::CAPACITY_TYPE_SPOT],
+    };
+    InstanceType {
+        name: name.to_owned(),
+        requirements: [
+            Requirement::within(labels::INSTANCE_TYPE, [name]),
+            Requirement::within(labels::ZONE, ["zone-a"]),
+            Requirement::within(labels::CAPACITY_TYPE, capacity_types),
+            Requirement::within(labels::ARCH, ["amd64"]),
+            Requirement::within(labels::OS, ["linux"]),
+        ]
+        .into_iter()
+        .collect(),
+        offerings,
+        capacity: ResourceList::new()
+            .with("cpu", name[1..].parse().unwrap())
+            .with("memory", "64Gi".parse().unwrap())
+            .with("pods", "110".parse().unwrap()),
+        overhead: Overhead::default(),
+        volume_limits: BTreeMap::new(),
+        capacity_overlaid: false,
+    }
+}

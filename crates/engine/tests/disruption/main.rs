@@ -1,0 +1,9 @@
+//! Disruption decisions, case by case: a fleet in a few words, and what the planner makes of it.
+
+mod balanced;
+mod blockers;
+mod budgets;
+mod consolidation;
+mod costs;
+mod drift;
+mod fleet;
