@@ -61,7 +61,7 @@ impl Garbage {
         }
         self.living.insert(object.uid.clone(), place.clone());
         let mut work = Vec::new();
-        if contains(object.json(), b"\"ownerReferences\"") {
+        if mentions(object, "\"ownerReferences\"") {
             let owners = metadata(object).owner_references.unwrap_or_default();
             for owner in &owners {
                 self.dependents
@@ -77,14 +77,14 @@ impl Garbage {
             }
             self.owners.insert(place.clone(), owners);
         }
-        if object.terminating && contains(object.json(), FOREGROUND.as_bytes()) {
+        if object.terminating && mentions(object, FOREGROUND) {
             self.waiting.insert(object.uid.clone(), place.clone());
             work.extend(self.dependents.get(&object.uid).into_iter().flatten().cloned());
             work.push(place);
             return work;
         }
         self.waiting.remove(&object.uid);
-        if object.terminating && contains(object.json(), b"\"orphan\"") {
+        if object.terminating && mentions(object, "\"orphan\"") {
             work.push(place);
         }
         work
@@ -281,6 +281,7 @@ fn metadata(object: &Object) -> ObjectMeta {
     parse::<Meta>(object).map(|m| m.metadata).unwrap_or_default()
 }
 
-fn contains(haystack: &[u8], needle: &[u8]) -> bool {
-    haystack.windows(needle.len()).any(|window| window == needle)
+/// Whether the stored text mentions `needle` at all: cheaper than parsing what most objects don't have.
+fn mentions(object: &Object, needle: &str) -> bool {
+    std::str::from_utf8(object.json()).is_ok_and(|text| text.contains(needle))
 }

@@ -69,21 +69,58 @@ pub(crate) struct Manager {
 /// Work in order of arrival, each piece at most once.
 #[derive(Debug, Default)]
 struct WorkQueue {
-    order: VecDeque<Task>,
+    urgent: VecDeque<Task>,
+    summaries: VecDeque<Task>,
     waiting: FxHashSet<Task>,
 }
 
 impl WorkQueue {
     fn push(&mut self, task: Task) {
         if self.waiting.insert(task.clone()) {
-            self.order.push_back(task);
+            match task.is_summary() {
+                true => self.summaries.push_back(task),
+                false => self.urgent.push_back(task),
+            }
         }
     }
 
-    fn pop(&mut self) -> Option<Task> {
-        let task = self.order.pop_front()?;
+    fn pop_urgent(&mut self) -> Option<Task> {
+        let task = self.urgent.pop_front()?;
         self.waiting.remove(&task);
         Some(task)
+    }
+
+    fn pop_summary(&mut self) -> Option<Task> {
+        let task = self.summaries.pop_front()?;
+        self.waiting.remove(&task);
+        Some(task)
+    }
+}
+
+impl Task {
+    /// Work that looks at all pods of a workload. It waits until single pods have moved as far as they can, so that a
+    /// thousand pods that start cause one look at the workload and not a thousand.
+    fn is_summary(&self) -> bool {
+        match self {
+            Self::Deployment(_)
+            | Self::ReplicaSet(_)
+            | Self::StatefulSet(_)
+            | Self::DaemonSet(_)
+            | Self::Job(_)
+            | Self::Budget(_) => true,
+            Self::KubeletNode(_)
+            | Self::NodeLifecycle(_)
+            | Self::Garbage(..)
+            | Self::Namespace(_)
+            | Self::TaintEviction(_)
+            | Self::PodGc(_)
+            | Self::KubeletPod(_)
+            | Self::Claim(_)
+            | Self::Volume(_)
+            | Self::Attachments(_)
+            | Self::Reservation(_)
+            | Self::FlushScheduler => false,
+        }
     }
 }
 
@@ -200,13 +237,17 @@ impl Manager {
         while let Some(task) = self.timers.pop_due(now) {
             self.queue.push(task);
         }
-        if let Some(task) = self.queue.pop() {
+        if let Some(task) = self.queue.pop_urgent() {
             self.perform(&task);
             return true;
         }
         self.scheduler.wake(now);
         if let Some(key) = self.scheduler.pop() {
             self.schedule(&key);
+            return true;
+        }
+        if let Some(task) = self.queue.pop_summary() {
+            self.perform(&task);
             return true;
         }
         if self.scheduler.has_refused() {

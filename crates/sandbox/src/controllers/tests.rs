@@ -1,6 +1,7 @@
 //! Whole-cluster behaviour on a manual clock, seen through the in-process objects.
 
 mod nodes;
+mod scheduling;
 mod workloads;
 
 use std::collections::BTreeMap;

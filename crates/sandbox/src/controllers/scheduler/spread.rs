@@ -80,9 +80,9 @@ pub(super) fn domain_counts(
             && (!constraint.honors_affinity || matches_affinity(spec, node))
             && (!constraint.honors_taints || !has_untolerated_taint(spec, node))
     };
-    let mut counts: BTreeMap<String, i64> = BTreeMap::new();
+    let mut counts: BTreeMap<&str, i64> = BTreeMap::new();
     for (node, _) in view.existing().filter(|(node, _)| eligible(node)) {
-        counts.entry(node.labels[&constraint.key].clone()).or_default();
+        counts.entry(&node.labels[&constraint.key]).or_default();
     }
     for class in view.classes.values() {
         if *class.class.namespace != *pod.namespace || !constraint.counts(&class.class.labels) {
@@ -92,8 +92,11 @@ pub(super) fn domain_counts(
             let Some(node) = view.node(name).filter(|node| eligible(node)) else {
                 continue;
             };
-            *counts.entry(node.labels[&constraint.key].clone()).or_default() += placements.living;
+            *counts.entry(&node.labels[&constraint.key]).or_default() += placements.living;
         }
     }
     counts
+        .into_iter()
+        .map(|(domain, count)| (domain.to_owned(), count))
+        .collect()
 }

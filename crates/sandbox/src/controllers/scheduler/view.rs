@@ -124,7 +124,7 @@ impl ClusterView {
         {
             return;
         }
-        self.remove_pod(&pod.key);
+        self.take_away(&pod.key);
         let claims: Vec<String> = pod
             .class
             .spec
@@ -160,8 +160,15 @@ impl ClusterView {
     }
 
     pub(crate) fn remove_pod(&mut self, key: &str) {
-        let Some(placed) = self.placed.remove(key) else { return };
-        self.improve();
+        if self.take_away(key) {
+            self.improve();
+        }
+    }
+
+    fn take_away(&mut self, key: &str) -> bool {
+        let Some(placed) = self.placed.remove(key) else {
+            return false;
+        };
         if let Some(state) = self.nodes.get_mut(&placed.node) {
             state.requested.subtract(&placed.class.spec.requests);
             state.pods -= 1;
@@ -197,6 +204,7 @@ impl ClusterView {
                 self.classes.remove(&placed.class.id);
             }
         }
+        true
     }
 
     /// Nodes that exist, in name order.
