@@ -4,12 +4,14 @@
 //! - [`selection`] answers the questions about instance types that everybody asks.
 //! - [`http`], [`credentials`], [`cache`], [`batch`], [`unavailable`], [`pricing`], [`user_data`], [`ownership`] and
 //!   [`garbage_collection`] are the parts that every provider is built from, each usable alone.
-//! - [`metrics`] measures a provider from outside, [`fake`] is one for tests.
+//! - [`metrics`] measures a provider from outside, [`overlay`] shows it as NodeOverlays leave it.
+//! - [`fake`] is a provider for tests, and [`conformance`] the tests that every provider passes.
 
 pub mod background;
 pub mod batch;
 pub mod cache;
 pub mod clock;
+pub mod conformance;
 pub mod credentials;
 pub mod error;
 pub mod fake;
@@ -18,6 +20,7 @@ pub mod http;
 pub mod instance;
 pub mod metrics;
 pub mod node_class;
+pub mod overlay;
 pub mod ownership;
 pub mod pricing;
 pub mod provider;

@@ -13,8 +13,8 @@ use karpenter_api::{NodeClaim, NodePool};
 use karpenter_cloud::instance::Adoption;
 use karpenter_cloud::provider::ReservationLabels;
 use karpenter_cloud::{
-    CloudError, CloudProvider, Deletion, DriftReason, Finding, Instance, InstanceTypes, LaunchHints, NodeClassKind,
-    RebootOperation, RegistrationHook, RepairPolicy,
+    BackgroundTask, CloudError, CloudProvider, Deletion, DriftReason, Finding, Instance, InstanceTypes, LaunchHints,
+    NodeClassKind, RebootOperation, RegistrationHook, RepairPolicy,
 };
 use parking_lot::RwLock;
 
@@ -107,6 +107,10 @@ impl CloudProvider for GatedProvider {
 
     fn repair_policies(&self) -> Vec<RepairPolicy> {
         self.inner.repair_policies()
+    }
+
+    fn background_tasks(&self) -> Vec<BackgroundTask> {
+        self.inner.background_tasks()
     }
 
     fn registration_hooks(&self) -> Vec<Arc<dyn RegistrationHook>> {

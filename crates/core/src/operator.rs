@@ -266,6 +266,11 @@ impl Operator {
                 name
             });
         }
+        // These may end by themselves; the set ends the others when it is dropped.
+        let mut background = JoinSet::new();
+        for task in ctx.cloud.background_tasks() {
+            background.spawn(task.run(controllers_stop.clone()));
+        }
         let outcome = tokio::select! {
             () = stop.cancelled() => Ok(()),
             _ = &mut leadership => Err(OperatorError::LeadershipLost),

@@ -125,7 +125,7 @@ pub fn instance(node: &Node) -> Result<Option<Instance>, CloudError> {
     Ok(Some(Instance {
         provider_id: provider_id.to_owned(),
         image_id: None,
-        labels: node.metadata.labels.clone().unwrap_or_default(),
+        labels: launch_labels(node),
         annotations: BTreeMap::new(),
         capacity: resources(status.capacity)?,
         allocatable: resources(status.allocatable)?,
@@ -140,6 +140,14 @@ pub fn instance(node: &Node) -> Result<Option<Instance>, CloudError> {
             uid,
         }),
     }))
+}
+
+/// The Node's labels without those that the cluster adds later: old names of labels, and core's own marks.
+fn launch_labels(node: &Node) -> BTreeMap<String, String> {
+    let added =
+        |key: &str| labels::canonical_key(key) != key || [labels::REGISTERED, labels::INITIALIZED].contains(&key);
+    let own = node.metadata.labels.iter().flatten().filter(|(key, _)| !added(key));
+    own.map(|(key, value)| (key.clone(), value.clone())).collect()
 }
 
 /// The UID of the claim that a Node was made for.

@@ -110,6 +110,19 @@ fn an_instance_is_read_back_from_its_node() {
 }
 
 #[test]
+fn labels_that_the_cluster_added_are_not_the_instances() {
+    let mut node = built();
+    let before = instance(&node).expect("readable").expect("ours").labels;
+    let added = [
+        ("beta.kubernetes.io/arch", "amd64"),
+        ("karpenter.sh/registered", "true"),
+    ];
+    let labels = node.metadata.labels.get_or_insert_default();
+    labels.extend(added.map(|(key, value)| (key.to_owned(), value.to_owned())));
+    assert_eq!(instance(&node).expect("readable").expect("ours").labels, before);
+}
+
+#[test]
 fn nodes_of_other_providers_are_not_ours() {
     let mut node = built();
     node.spec.as_mut().expect("a spec").provider_id = Some("aws:///i-1".into());

@@ -1,0 +1,5 @@
+//! The KWOK provider on the sandbox's API server.
+
+mod behaviour;
+mod conformance;
+mod environment;
