@@ -13,6 +13,7 @@ use karpenter_cloud::{CloudProvider, NodeClassKind};
 use kube::Client;
 use tokio::task::JoinSet;
 
+use crate::catalogs::Catalogs;
 use crate::claims::Claims;
 use crate::clock::Clock;
 use crate::events::Recorder;
@@ -46,6 +47,8 @@ pub struct Context {
     pub runner: Runner,
     /// The cluster as facts, for decisions.
     pub state: Arc<Cluster>,
+    /// What can be launched.
+    pub catalogs: Arc<Catalogs>,
     /// Which labels mean something, extended by the provider.
     pub rules: Arc<LabelRules>,
     /// Whose objects are ours.
@@ -119,6 +122,7 @@ impl Context {
             &metrics.registry,
         );
         state.observe(&watches);
+        let cloud_for_catalogs = cloud.clone();
         Self {
             node_classes: NodeClasses::of(&*cloud),
             relations: Arc::new(Relations::new(&watches, managed.clone())),
@@ -132,6 +136,12 @@ impl Context {
             metrics,
             options,
             cloud,
+            catalogs: Arc::new(Catalogs::new(
+                watches.pools.clone(),
+                cloud_for_catalogs,
+                managed.clone(),
+                rules.clone(),
+            )),
             runner,
             state,
             rules,

@@ -1,16 +1,18 @@
-//! Every controller that works on claims, nodes and pools, in one list.
+//! Every controller, in one list.
 
 use crate::context::Context;
 use crate::runner::Runnable;
 use crate::{
     consistency, eviction, expiration, garbage_collection, hydration, lifecycle, nodepool, observability, pod_events,
-    termination,
+    pricing, provisioning, termination,
 };
 
 /// The controllers, ready to start. Their order does not matter; it is the order of upstream's list.
 pub fn all(ctx: &Context) -> Vec<Runnable> {
+    let (mut controllers, _batcher) = provisioning::controllers(ctx);
     let (evictions, eviction_queue) = eviction::controller(ctx);
-    let mut controllers = vec![
+    controllers.extend([
+        pricing::controller(ctx),
         eviction_queue,
         nodepool::hash::controller(ctx),
         expiration::controller(ctx),
@@ -25,7 +27,7 @@ pub fn all(ctx: &Context) -> Vec<Runnable> {
         garbage_collection::controller(ctx),
         hydration::claims(ctx),
         hydration::nodes(ctx),
-    ];
+    ]);
     if !ctx.options.disable_cluster_state_observability {
         controllers.push(observability::pods::controller(ctx));
         controllers.push(observability::nodepools::controller(ctx));

@@ -1,5 +1,8 @@
 //! Cluster state and controllers: watches become facts, plans become effects.
 
+pub mod budgets;
+pub mod catalogs;
+pub mod claim_creation;
 pub mod claims;
 pub mod client;
 pub mod clock;
@@ -29,6 +32,8 @@ pub mod options;
 pub mod patch;
 pub mod pod_events;
 pub mod pools;
+pub mod pricing;
+pub mod provisioning;
 pub mod relations;
 pub mod runner;
 pub mod server;

@@ -21,7 +21,7 @@ mod tests;
 use std::sync::Arc;
 use std::time::Duration;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use karpenter_api::labels::LabelRules;
 use karpenter_api::{NodeClaim, ResourceList};
 use karpenter_engine::model::Pod;
@@ -43,6 +43,9 @@ use crate::context::Managed;
 use crate::metrics::{Gauge, Registry};
 use crate::options::Options;
 use crate::watch::{Key, Watches};
+
+/// A NodeClaim that was created and is unknown to the watch after this long may be gone.
+const UNSEEN_AFTER: SignedDuration = SignedDuration::from_secs(15);
 
 /// The cluster's facts. All methods are short and never wait.
 #[derive(Debug)]
@@ -254,12 +257,17 @@ impl Cluster {
     /// Tells the state of a NodeClaim before the watch does: the next pass must see it even if the watch lags.
     pub fn claim_created(&self, claim: Arc<NodeClaim>) {
         self.slots.update(&claim, machine::Mark::Kept);
-        self.inner.write().claim_created(claim);
+        self.inner.write().claim_created(claim, self.clock.now());
     }
 
-    /// NodeClaims that the watch has not shown yet, for the check that they still exist (lifecycle.md §2.13).
-    pub fn is_unseen(&self, claim: &str) -> bool {
-        self.inner.read().unseen.contains_key(claim)
+    /// NodeClaims that the watch has not shown for 15 seconds: they may be gone already (lifecycle.md §2.13).
+    pub fn long_unseen(&self) -> Vec<Arc<str>> {
+        let now = self.clock.now();
+        let unseen = &self.inner.read().unseen;
+        let long = unseen
+            .iter()
+            .filter(|(_, (_, created))| now.duration_since(*created) >= UNSEEN_AFTER);
+        long.map(|(name, _)| name.clone()).collect()
     }
 
     /// Forgets a NodeClaim that was created and is gone before the watch showed it.

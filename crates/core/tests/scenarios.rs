@@ -6,6 +6,8 @@ mod cluster;
 mod leader_election;
 #[path = "scenarios/lifecycle.rs"]
 mod lifecycle;
+#[path = "scenarios/provisioning.rs"]
+mod provisioning;
 #[path = "scenarios/termination.rs"]
 mod termination;
 #[path = "scenarios/upkeep.rs"]

@@ -1,6 +1,7 @@
 //! What the NodeClaims of each NodePool cost per hour (lifecycle.md §3.2).
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use karpenter_api::{NodeClaim, labels};
 use karpenter_cloud::InstanceType;
@@ -78,7 +79,7 @@ impl ClusterCost {
 
     /// Takes in the prices of a pool's offerings. A price that is no longer offered keeps its last value: the machine
     /// still runs, and still costs what it did.
-    pub fn update_prices(&self, pool: &str, types: &[InstanceType]) {
+    pub fn update_prices(&self, pool: &str, types: &[Arc<InstanceType>]) {
         let mut ledger = self.ledger.lock();
         let prices = ledger.prices.entry(pool.to_owned()).or_default();
         for instance_type in types {

@@ -57,7 +57,8 @@ impl Inner {
         nodes.sort_by(|a, b| a.name.cmp(&b.name));
         leaving.retain(|pod| !self.assignments.holds(&pod_key(pod), &pod.uid));
         leaving.sort_by(|a, b| (&a.namespace, &a.name).cmp(&(&b.namespace, &b.name)));
-        let unlaunched = self.unlaunched.iter().chain(&self.unseen);
+        let unseen = self.unseen.iter().map(|(name, (claim, _))| (name, claim));
+        let unlaunched = self.unlaunched.iter().chain(unseen);
         let unlaunched = unlaunched
             .map(|(name, claim)| (claim.clone(), self.assigned_pods(name)))
             .collect();

@@ -57,7 +57,7 @@ pub(super) struct Inner {
     /// Managed NodeClaims without a provider ID.
     pub(super) unlaunched: BTreeMap<Arc<str>, Arc<NodeClaim>>,
     /// NodeClaims that we created and the watch has not shown yet.
-    pub(super) unseen: BTreeMap<Arc<str>, Arc<NodeClaim>>,
+    pub(super) unseen: BTreeMap<Arc<str>, (Arc<NodeClaim>, Timestamp)>,
     pub(super) assignments: Assignments,
     csi_nodes: FxHashMap<Arc<str>, Arc<CSINode>>,
     daemon_sets: BTreeMap<Key, Arc<DaemonSet>>,
@@ -271,13 +271,13 @@ impl Inner {
         self.rebuild(&id, machine.node, None)
     }
 
-    pub(super) fn claim_created(&mut self, claim: Arc<NodeClaim>) {
+    pub(super) fn claim_created(&mut self, claim: Arc<NodeClaim>, now: Timestamp) {
         let name: Arc<str> = claim.name_any().into();
         // The watch was faster.
         if self.unlaunched.contains_key(&name) || self.ids_by_claim.contains_key(&name) {
             return;
         }
-        self.unseen.insert(name, claim);
+        self.unseen.insert(name, (claim, now));
     }
 
     /// Builds the machine anew from its objects, keeping what we decided about it. Whether it came, went, or changed

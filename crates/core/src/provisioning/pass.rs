@@ -1,0 +1,393 @@
+//! One pass: which pods need a place, where the engine puts them, and the NodeClaims, nominations and events of that.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use karpenter_api::NodeClaim;
+use karpenter_api::conditions::StatusConditions;
+use karpenter_api::node_pool::NODE_REGISTRATION_HEALTHY;
+use karpenter_engine::convert::{self, PodProblem};
+use karpenter_engine::model::{self, Node, Pod, ReservedCapacity, Snapshot, VolumeFacts};
+use karpenter_engine::plan::{NodePlacement, PlannedClaim};
+use karpenter_engine::{Catalog, Plan, solve_within};
+use kube::{Api, ResourceExt};
+
+use super::headroom::Headroom;
+use super::holding::Undecided;
+use super::in_flight;
+use super::provisioning_metrics::SchedulerMetrics;
+use crate::budgets::Budgets;
+use crate::claim_creation::{ClaimCreator, planned_claim};
+use crate::context::Context;
+use crate::error::{Error, Result};
+use crate::events::{self, Regarding};
+use crate::state::{Facts, Pending, PoolRegistration};
+use crate::watch::Key;
+
+/// A pass plans no longer than this; what is decided by then is launched, and the rest is the next pass's.
+const TIME_BOX: Duration = Duration::from_secs(10);
+
+/// How a pass ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// Every pod was decided on.
+    Complete,
+    /// Some were not reached.
+    OutOfTime,
+}
+
+#[derive(Debug)]
+pub(super) struct Pass {
+    ctx: Context,
+    creator: ClaimCreator,
+    metrics: SchedulerMetrics,
+}
+
+/// What a pass plans with.
+struct Input {
+    snapshot: Snapshot,
+    /// Machines that are coming up, whether launched or not: pods placed there wait for that claim.
+    coming_up: Vec<Arc<Node>>,
+}
+
+impl Pass {
+    pub(super) fn new(ctx: Context, creator: ClaimCreator) -> Self {
+        let metrics = SchedulerMetrics::register(&ctx.metrics.registry);
+        Self { ctx, creator, metrics }
+    }
+
+    pub(super) async fn run(&self) -> Result<Outcome> {
+        let started = Instant::now();
+        self.forget_lost_claims().await?;
+        let Some(input) = self.input().await else {
+            self.metrics.ended("", 0);
+            return Ok(Outcome::Complete);
+        };
+        let plan = self.solve(&input.snapshot);
+        self.metrics.took(started.elapsed());
+        self.explain(&plan);
+        self.use_existing(&plan.existing, &input.coming_up);
+        self.create(&plan, &input).await?;
+        Ok(if plan.not_reached.is_empty() {
+            Outcome::Complete
+        } else {
+            Outcome::OutOfTime
+        })
+    }
+
+    /// Claims that we created and that no watch ever showed: if they are gone, their pods need another place.
+    async fn forget_lost_claims(&self) -> Result<()> {
+        let api: Api<NodeClaim> = Api::all(self.ctx.client.clone());
+        for name in self.ctx.state.long_unseen() {
+            if api.get_opt(&name).await?.is_none() {
+                self.ctx.state.forget_unseen(&name);
+            }
+        }
+        Ok(())
+    }
+
+    /// Everything the engine needs, or nothing if no pod needs a place.
+    async fn input(&self) -> Option<Input> {
+        let facts = self.ctx.state.facts();
+        let volumes = self.ctx.state.volume_facts();
+        let mut pods = self.valid_pods(&facts.pending, &volumes);
+        pods.extend(self.movable_pods(&facts.leaving));
+        if pods.is_empty() {
+            return None;
+        }
+        let catalog = self.ctx.catalogs.current().await;
+        let in_flight: Vec<Arc<Node>> = facts
+            .unlaunched
+            .iter()
+            .map(|(claim, pods)| Arc::new(in_flight::node(claim, pods, &catalog, &self.ctx.rules)))
+            .collect();
+        let undecided = Undecided::new(&in_flight, &facts.namespaces);
+        pods.retain(|pod| !undecided.holds_back(pod));
+        if pods.is_empty() {
+            return None;
+        }
+        tracing::info!(pods = pods.len(), "found provisionable pod(s)");
+        Some(self.assemble(facts, volumes, catalog, in_flight, pods))
+    }
+
+    fn assemble(
+        &self,
+        facts: Facts,
+        volumes: Arc<VolumeFacts>,
+        catalog: Arc<Catalog>,
+        in_flight: Vec<Arc<Node>>,
+        pods: Vec<Arc<Pod>>,
+    ) -> Input {
+        let mut nodes = facts.nodes;
+        let comes_up = |node: &&Arc<Node>| node.node_claim.is_some() && !node.is_initialized();
+        let mut coming_up: Vec<Arc<Node>> = nodes.iter().filter(comes_up).cloned().collect();
+        coming_up.extend(in_flight.iter().cloned());
+        nodes.extend(in_flight);
+        let mut snapshot = Snapshot::new(catalog, self.options());
+        snapshot.nodes = nodes.into();
+        snapshot.pods = pods.into();
+        snapshot.daemons = facts.daemons;
+        snapshot.namespaces = facts.namespaces;
+        snapshot.volumes = volumes;
+        Input { snapshot, coming_up }
+    }
+
+    fn options(&self) -> model::Options {
+        let options = &self.ctx.options;
+        model::Options {
+            now: self.ctx.clock.now(),
+            preference_policy: options.preference_policy,
+            min_values_policy: options.min_values_policy,
+            reserved_capacity: match options.feature_gates.reserved_capacity {
+                true => ReservedCapacity::Used,
+                false => ReservedCapacity::Off,
+            },
+            ..model::Options::default()
+        }
+    }
+
+    /// Pending pods that a plan can look at; the others are told why not (scheduling.md §3.3).
+    fn valid_pods(&self, pending: &[Pending], volumes: &VolumeFacts) -> Vec<Arc<Pod>> {
+        let mut valid = Vec::with_capacity(pending.len());
+        for Pending { key, entry } in pending {
+            let mut problems = entry.problems.to_vec();
+            problems.extend(convert::volume_problems(&entry.pod, volumes));
+            if problems.is_empty() {
+                valid.push(entry.pod.clone());
+                continue;
+            }
+            self.ctx.state.failed_to_schedule(key);
+            // A pod that avoids our nodes is none of our business, and it would be told so for ever.
+            if !problems.contains(&PodProblem::AvoidsNodePools) {
+                let why = problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
+                self.ctx
+                    .events
+                    .publish(events::pod_failed_to_schedule(regarding(&entry.pod), &why));
+            }
+        }
+        self.metrics.ignored(pending.len() - valid.len());
+        valid
+    }
+
+    /// Pods of nodes that go away, as far as they can leave now (scheduling.md §7.2).
+    fn movable_pods(&self, leaving: &[Arc<Pod>]) -> Vec<Arc<Pod>> {
+        if leaving.is_empty() {
+            return Vec::new();
+        }
+        let budgets = Budgets::of(&self.ctx.budgets);
+        let now = self.ctx.clock.now();
+        let can_leave = |pod: &&Arc<Pod>| {
+            let object = self.ctx.pods.get(&key(pod));
+            object.is_some_and(|object| budgets.is_currently_reschedulable(&object, now))
+        };
+        leaving.iter().filter(can_leave).cloned().collect()
+    }
+
+    /// Plans, while watches and other controllers go on.
+    fn solve(&self, snapshot: &Snapshot) -> Plan {
+        let id = uuid::Uuid::new_v4().to_string();
+        let pods = snapshot.pods.len();
+        self.metrics.started(&id, pods);
+        let started = Instant::now();
+        let mut attempts = 0_usize;
+        let mut budget = || {
+            attempts += 1;
+            if attempts.is_multiple_of(64) {
+                self.metrics
+                    .progress(&id, pods.saturating_sub(attempts), started.elapsed());
+            }
+            if started.elapsed() < TIME_BOX {
+                ControlFlow::Continue(())
+            } else {
+                ControlFlow::Break(())
+            }
+        };
+        let plan = without_blocking(|| solve_within(snapshot, &mut budget));
+        self.metrics.took(started.elapsed());
+        self.metrics.ended(&id, plan.unschedulable.len());
+        plan
+    }
+
+    /// Tells users why pods found no place and which pools cannot offer anything.
+    fn explain(&self, plan: &Plan) {
+        for failed in &plan.unschedulable {
+            self.ctx.state.failed_to_schedule(&key(&failed.pod));
+            self.ctx.events.publish(events::pod_failed_to_schedule(
+                regarding(&failed.pod),
+                &failed.reason.to_string(),
+            ));
+        }
+        for deferred in &plan.deferred {
+            tracing::debug!(pod = deferred.pod.key(), reason = %deferred.reason, "deferred");
+        }
+        for empty in &plan.empty_pools {
+            let Some(pool) = self.ctx.pools.named(&empty.node_pool.name) else {
+                continue;
+            };
+            let pool = Regarding::of(&*pool);
+            let event = match empty.min_values_unmet {
+                true => events::too_few_instance_types(pool),
+                false => events::no_compatible_instance_types(pool),
+            };
+            self.ctx.events.publish(event);
+        }
+    }
+
+    /// Nominates the nodes that take pods. Pods on a machine that is still coming up wait for its claim.
+    fn use_existing(&self, placements: &[NodePlacement], coming_up: &[Arc<Node>]) {
+        for placement in placements {
+            let pods: Vec<Arc<Pod>> = placement
+                .pods
+                .iter()
+                .filter(|pod| pod.buffer.is_none())
+                .cloned()
+                .collect();
+            if pods.is_empty() {
+                continue;
+            }
+            let machine = coming_up.iter().find(|node| node.name == placement.node);
+            let claim = machine.and_then(|node| node.node_claim.clone());
+            if let Some(claim) = &claim {
+                self.ctx.state.assign(claim, &pods);
+            }
+            self.ctx.state.nominate([&*placement.node]);
+            let pool = machine.and_then(|node| node.node_pool.as_deref());
+            let node = machine.is_none_or(|node| node.has_node).then_some(&*placement.node);
+            for pod in &pods {
+                self.found_place(pod, pool);
+                self.ctx
+                    .events
+                    .publish(events::nominate_pod(regarding(pod), claim.as_deref(), node));
+            }
+        }
+    }
+
+    /// Creates the planned NodeClaims side by side. One that fails does not stop the others.
+    async fn create(&self, plan: &Plan, input: &Input) -> Result<()> {
+        if plan.claims.is_empty() {
+            return Ok(());
+        }
+        let mut headroom = Headroom::new(input.snapshot.nodes.iter());
+        let mut errors = Vec::new();
+        let mut creations = Vec::new();
+        for planned in &plan.claims {
+            match headroom.take(planned) {
+                Ok(()) => creations.push(self.create_one(planned)),
+                Err(resource) => {
+                    let why = format!(
+                        "NodePool {}: its limit of {resource} leaves no room for another node",
+                        planned.node_pool.name
+                    );
+                    for pod in &planned.pods {
+                        self.ctx.state.failed_to_schedule(&key(pod));
+                        self.ctx
+                            .events
+                            .publish(events::pod_failed_to_schedule(regarding(pod), &why));
+                    }
+                }
+            }
+        }
+        tracing::info!(
+            nodeclaims = creations.len(),
+            pods = placed(plan),
+            "computed new nodeclaim(s) to fit pod(s)"
+        );
+        for outcome in futures::future::join_all(creations).await {
+            errors.extend(outcome.err());
+        }
+        Error::all(errors)
+    }
+
+    async fn create_one(&self, planned: &PlannedClaim) -> Result<()> {
+        let name = &planned.node_pool.name;
+        // Looked up again: it may have been deleted while the engine was planning.
+        let Some(pool) = self.ctx.pools.named(name) else {
+            return Err(Error::failed(format!(
+                "NodePool {name} is gone, not creating a NodeClaim of it"
+            )));
+        };
+        let claim = planned_claim(&pool, planned, &self.ctx.rules);
+        let pods: Vec<Arc<Pod>> = planned
+            .pods
+            .iter()
+            .filter(|pod| pod.buffer.is_none())
+            .cloned()
+            .collect();
+        let created = self.creator.create(&claim, &pods, "provisioned").await?;
+        let created_name = created.name_any();
+        let types: Vec<&str> = planned
+            .instance_types
+            .iter()
+            .take(5)
+            .map(|own| own.name.as_str())
+            .collect();
+        tracing::info!(
+            NodePool = name,
+            NodeClaim = created_name,
+            pods = pods.len(),
+            requests = %shown(&planned.requests),
+            instance_types = %listed(&types, planned.instance_types.len()),
+            "created nodeclaim"
+        );
+        for pod in &pods {
+            self.found_place(pod, Some(name));
+            self.ctx
+                .events
+                .publish(events::nominate_pod(regarding(pod), Some(&created_name), None));
+        }
+        Ok(())
+    }
+
+    fn found_place(&self, pod: &Pod, pool: Option<&str>) {
+        // A pod that still runs on a node that goes away is not waiting for its first place.
+        if pod.node_name.is_some() {
+            return;
+        }
+        let pool = pool.and_then(|name| self.ctx.pools.named(name));
+        let registration = match pool.is_some_and(|pool| pool.is_true(NODE_REGISTRATION_HEALTHY)) {
+            true => PoolRegistration::Healthy,
+            false => PoolRegistration::Unproven,
+        };
+        self.ctx.state.found_place(&key(pod), registration);
+    }
+}
+
+/// Runs a computation that takes its time. On a runtime with several threads the other tasks of this one move away
+/// first; a runtime with one thread belongs to a test, which wants it to be over before time goes on.
+fn without_blocking<T>(compute: impl FnOnce() -> T) -> T {
+    match tokio::runtime::Handle::current().runtime_flavor() {
+        tokio::runtime::RuntimeFlavor::MultiThread => tokio::task::block_in_place(compute),
+        _ => compute(),
+    }
+}
+
+fn placed(plan: &Plan) -> usize {
+    plan.claims.iter().map(|claim| claim.pods.len()).sum()
+}
+
+fn key(pod: &Pod) -> Key {
+    Key::namespaced(pod.namespace.clone(), &*pod.name)
+}
+
+fn regarding(pod: &Pod) -> Regarding {
+    Regarding::pod(&pod.namespace, &pod.name, &pod.uid)
+}
+
+fn shown(requests: &karpenter_api::ResourceList) -> String {
+    requests
+        .iter()
+        .map(|(name, amount)| format!("{name}={amount}"))
+        .collect::<Vec<_>>()
+        .join(", ")
+}
+
+fn listed(first: &[&str], total: usize) -> String {
+    let more = total.saturating_sub(first.len());
+    let first = first.join(", ");
+    if more == 0 {
+        first
+    } else {
+        format!("{first} and {more} other(s)")
+    }
+}

@@ -1,0 +1,74 @@
+//! Metrics of planning passes (scheduling.md §8.5).
+
+use std::time::Duration;
+
+use crate::metrics::{DURATION_BUCKETS, Gauge, Histogram, Registry};
+
+const CONTROLLER: &str = "provisioner";
+
+/// How passes go. Disruption simulations report under their own controller name.
+#[derive(Debug)]
+pub(super) struct SchedulerMetrics {
+    duration: Histogram<1>,
+    queue_depth: Gauge<2>,
+    unfinished: Gauge<2>,
+    ignored: Gauge<0>,
+    unschedulable: Gauge<1>,
+}
+
+impl SchedulerMetrics {
+    pub(super) fn register(registry: &Registry) -> Self {
+        let by_run = ["controller", "scheduling_id"];
+        Self {
+            duration: registry.histogram(
+                "karpenter_scheduler_scheduling_duration_seconds",
+                "How long planning took.",
+                ["controller"],
+                DURATION_BUCKETS,
+            ),
+            queue_depth: registry.gauge(
+                "karpenter_scheduler_queue_depth",
+                "Pods not yet looked at in a pass.",
+                by_run,
+            ),
+            unfinished: registry.gauge(
+                "karpenter_scheduler_unfinished_work_seconds",
+                "How long the current pass has been planning.",
+                by_run,
+            ),
+            ignored: registry.gauge(
+                "karpenter_scheduler_ignored_pods_count",
+                "Pending pods that failed validation in the last pass.",
+                [],
+            ),
+            unschedulable: registry.gauge(
+                "karpenter_scheduler_unschedulable_pods_count",
+                "Pods that found no place in the last pass.",
+                ["controller"],
+            ),
+        }
+    }
+
+    pub(super) fn took(&self, duration: Duration) {
+        self.duration.observe([CONTROLLER], duration.as_secs_f64());
+    }
+
+    pub(super) fn started(&self, id: &str, pods: usize) {
+        self.queue_depth.clear();
+        self.progress(id, pods, Duration::ZERO);
+    }
+
+    pub(super) fn progress(&self, id: &str, left: usize, elapsed: Duration) {
+        self.queue_depth.set([CONTROLLER, id], left as f64);
+        self.unfinished.set([CONTROLLER, id], elapsed.as_secs_f64());
+    }
+
+    pub(super) fn ended(&self, id: &str, unschedulable: usize) {
+        self.unfinished.remove([CONTROLLER, id]);
+        self.unschedulable.set([CONTROLLER], unschedulable as f64);
+    }
+
+    pub(super) fn ignored(&self, pods: usize) {
+        self.ignored.set([], pods as f64);
+    }
+}
