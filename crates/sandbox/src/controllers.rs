@@ -38,7 +38,7 @@ use tokio::sync::mpsc;
 use tokio_util::task::AbortOnDropHandle;
 
 pub use kubelet::{Machine, NodeConditionOrder};
-pub use timing::Timing;
+pub use timing::{Heartbeats, Timing};
 
 use crate::server::Server;
 use crate::settle::{Busy, Progress};

@@ -23,7 +23,7 @@ pub mod store;
 pub mod tcp;
 
 pub use clock::{Clock, Sleep};
-pub use controllers::{Controllers, Kubelets, Machine, NodeConditionOrder, Timing};
+pub use controllers::{Controllers, Heartbeats, Kubelets, Machine, NodeConditionOrder, Timing};
 pub use object::Object;
 pub use objects::{Kind, ObjectEvent, ObjectWatch, Objects, UntypedWatch};
 pub use resource::{Resource, Scope};

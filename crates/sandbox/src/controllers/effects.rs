@@ -1,6 +1,7 @@
 //! The one place where controllers write: objects, statuses, deletions and events.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ObjectReference;
@@ -8,7 +9,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::pod::PodFacts;
-use crate::clock::Clock;
+use crate::clock::{Clock, later};
 use crate::resource::Resource;
 use crate::server::{DeleteOptions, Endpoint, Propagation, Server, WriteOptions, time_text};
 use crate::status::ApiError;
@@ -174,6 +175,28 @@ impl Effects {
             .server
             .create(&resource, &namespace, body, &WriteOptions::default());
         self.report("publish an event", created.map(|_| ()));
+    }
+
+    /// Deletes an event that nobody has added to for `ttl`; otherwise, when to look again.
+    pub(crate) fn expire_event(&self, namespace: &str, name: &str, ttl: Duration) -> Option<Timestamp> {
+        let resource = self.resource(Plural("", "events"));
+        let event = self.server.get(&resource, namespace, name).ok()?.value();
+        let times = [
+            &event["series"]["lastObservedTime"],
+            &event["lastTimestamp"],
+            &event["eventTime"],
+        ];
+        let times = times.into_iter().chain([&event["metadata"]["creationTimestamp"]]);
+        let latest = times.filter_map(|t| t.as_str()?.parse::<Timestamp>().ok()).max()?;
+        let due = later(latest, ttl);
+        if due > self.now() {
+            return Some(due);
+        }
+        let deleted = self
+            .server
+            .delete(&resource, namespace, name, &DeleteOptions::default());
+        self.report("expire an event", deleted.map(|_| ()));
+        None
     }
 
     /// Logs a write that failed; whatever made it fail comes back as an event of its own and is acted on then.

@@ -16,6 +16,7 @@ use rustc_hash::FxHashMap;
 
 use super::manager::{Manager, Task};
 use super::node::NodeFacts;
+use super::timing::Heartbeats;
 use crate::clock::later;
 
 pub use machine::Machine;
@@ -146,6 +147,7 @@ impl Manager {
             Order::Boot(machine) => self.boot(machine, now),
             Order::Stop(name) => {
                 self.kubelets.nodes.remove(name.as_str());
+                self.heard_last(&name, now);
             }
             Order::Restart(name) => {
                 let machine = self.kubelets.nodes.get(name.as_str()).and_then(|k| k.machine.clone());
@@ -154,9 +156,16 @@ impl Manager {
                     self.boot(machine, now);
                 }
             }
-            Order::Freeze(name) => self.set_state(&name, State::Frozen),
+            Order::Freeze(name) => {
+                self.set_state(&name, State::Frozen);
+                self.heard_last(&name, now);
+            }
             Order::Thaw(name) => {
                 self.set_state(&name, State::Running);
+                if let Some(kubelet) = self.kubelets.nodes.get_mut(name.as_str()) {
+                    kubelet.next_renewal = now;
+                }
+                self.enqueue(Task::NodeLifecycle(Arc::from(name.as_str())));
                 let pods: Vec<Arc<str>> = self.world.pods_on(&name).map(|p| Arc::clone(&p.key)).collect();
                 for key in pods {
                     self.enqueue(Task::KubeletPod(key));
@@ -171,6 +180,14 @@ impl Manager {
                 self.post_overrides(&name);
             }
         }
+    }
+
+    /// From now on the node is silent, and missed when its grace is over.
+    fn heard_last(&mut self, name: &str, now: Timestamp) {
+        if self.timing.heartbeats == Heartbeats::Implied {
+            self.health.note(name, now);
+        }
+        self.enqueue(Task::NodeLifecycle(Arc::from(name)));
     }
 
     fn set_state(&mut self, name: &str, state: State) {

@@ -44,6 +44,7 @@ pub(crate) enum Task {
     Volume(Arc<str>),
     Attachments(Arc<str>),
     Reservation(Arc<str>),
+    ExpireEvent(Arc<str>),
     FlushScheduler,
 }
 
@@ -119,6 +120,7 @@ impl Task {
             | Self::Volume(_)
             | Self::Attachments(_)
             | Self::Reservation(_)
+            | Self::ExpireEvent(_)
             | Self::FlushScheduler => false,
         }
     }
@@ -278,6 +280,7 @@ impl Manager {
             Task::Volume(name) => self.sync_volume(name),
             Task::Attachments(node) => self.sync_attachments(node),
             Task::Reservation(key) => self.bind_reserved(key),
+            Task::ExpireEvent(key) => self.expire_event(key),
             Task::FlushScheduler => {
                 let now = self.effects.now();
                 self.scheduler.flush(now);

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use super::effects::{Condition, EventDraft, EventKind, NODES, PODS, reference, set_condition};
 use super::manager::{Manager, Task};
 use super::node::{NodeFacts, Tristate};
+use super::timing::Heartbeats;
 use crate::clock::later;
 use crate::server::{Endpoint, time_text};
 
@@ -47,6 +48,13 @@ impl NodeHealth {
         };
         if is_alive {
             self.heard.insert(Arc::clone(&node.name), now);
+        }
+    }
+
+    /// Takes note of a sign of life that left no trace in the API.
+    pub(crate) fn note(&mut self, node: &str, now: Timestamp) {
+        if let Some(heard) = self.heard.get_mut(node) {
+            *heard = now;
         }
     }
 
@@ -130,7 +138,10 @@ impl Manager {
         let heard = self.health.heard.get(name).copied().unwrap_or(now);
         let lease = self.world.leases.get(&**name).copied();
         let deadline = later(lease.map_or(heard, |l| l.max(heard)), grace);
-        if deadline <= now {
+        let is_implied = self.timing.heartbeats == Heartbeats::Implied && self.kubelets.runs(name);
+        if is_implied {
+            self.health.silent.remove(name);
+        } else if deadline <= now {
             self.health.silent.insert(Arc::clone(name));
             if ready.is_none_or(|c| c.status != Tristate::Unknown) {
                 self.declare_unknown(&node, now);
@@ -142,6 +153,18 @@ impl Manager {
         }
         self.label_legacy(&node);
         self.write_taints(&node, now);
+    }
+
+    /// Tells what became of a node, as `kubectl describe node` shows it.
+    pub(crate) fn node_event(&self, node: &NodeFacts, reason: &str, component: &str, message: String) {
+        self.effects.event(&EventDraft {
+            regarding: reference("v1", "Node", "", &node.name, &node.uid),
+            kind: EventKind::Normal,
+            reason,
+            action: "",
+            component,
+            message,
+        });
     }
 
     fn declare_unknown(&self, node: &NodeFacts, now: Timestamp) {
@@ -171,14 +194,8 @@ impl Manager {
         });
         self.effects.report("mark a node as unknown", written);
         if node.is_ready() {
-            self.effects.event(&EventDraft {
-                regarding: reference("v1", "Node", "", &node.name, &node.uid),
-                kind: EventKind::Normal,
-                reason: "NodeNotReady",
-                action: "",
-                component: "node-controller",
-                message: format!("Node {} status is now: NodeNotReady", node.name),
-            });
+            let message = format!("Node {} status is now: NodeNotReady", node.name);
+            self.node_event(node, "NodeNotReady", "node-controller", message);
         }
         for pod in self.world.pods_on(&node.name).filter(|p| p.ready_since.is_some()) {
             let written = self

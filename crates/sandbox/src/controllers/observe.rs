@@ -6,7 +6,9 @@ use super::manager::{Manager, Task};
 use super::node::NodeFacts;
 use super::pod::PodFacts;
 use super::selector::Selector;
+use super::workload::is_active;
 use super::world::{PodChange, parse};
+use crate::clock::later;
 use crate::object::Object;
 use crate::store::{Change, FeedEvent};
 
@@ -69,6 +71,10 @@ impl Manager {
                 let (key, _) = self.world.budgets.apply(*change, object);
                 self.enqueue(Task::Budget(key));
             }
+            "events" if *change == Change::Added => {
+                let due = later(self.effects.now(), self.timing.event_ttl);
+                self.arm(Task::ExpireEvent(Arc::from(&*object.key)), due);
+            }
             "namespaces" => {
                 let (key, present) = self.world.namespaces.apply(*change, object);
                 match present {
@@ -117,6 +123,9 @@ impl Manager {
                 _ => {}
             }
         }
+        if new.as_ref().is_some_and(|p| p.controller.is_none() && is_active(p)) {
+            self.offer_orphan(&pod);
+        }
         if old.as_deref().map(budget_view) != new.as_deref().map(budget_view) {
             self.recheck_budgets_of(&pod);
         }
@@ -148,6 +157,19 @@ impl Manager {
         }
     }
 
+    /// Lets ReplicaSets know of a pod that has no controller but looks like one of theirs.
+    fn offer_orphan(&mut self, pod: &PodFacts) {
+        let sets = self.world.replica_sets.in_namespace(&pod.namespace);
+        let matching = sets.filter(|(_, set)| {
+            let selector = set.spec.as_ref().map(|s| Selector::new(&s.selector));
+            selector.is_some_and(|s| !s.is_empty() && s.matches(&pod.class.labels))
+        });
+        let keys: Vec<Arc<str>> = matching.map(|(key, _)| Arc::clone(key)).collect();
+        for key in keys {
+            self.enqueue(Task::ReplicaSet(key));
+        }
+    }
+
     fn check_node_of(&mut self, pod: &Arc<PodFacts>, node: &Arc<str>) {
         match self.world.nodes.get(node) {
             None => self.enqueue(Task::PodGc(Arc::clone(&pod.key))),
@@ -162,6 +184,10 @@ impl Manager {
         let name: Arc<str> = Arc::from(&*object.name);
         let old = self.world.nodes.get(&name).cloned();
         let Some(facts) = self.world.apply_node(change, object) else {
+            if let Some(old) = &old {
+                let message = format!("Node {name} event: Removing Node {name} from Controller");
+                self.node_event(old, "RemovingNode", "node-controller", message);
+            }
             self.scheduler.view.remove_node(&name);
             self.health.forget(&name);
             self.kubelets.node_deleted(&name);
@@ -173,6 +199,14 @@ impl Manager {
             return;
         };
         self.missing_nodes.remove(&name);
+        if old.is_none() && change == Change::Added {
+            let message = format!("Node {name} event: Registered Node {name} in Controller");
+            self.node_event(&facts, "RegisteredNode", "node-controller", message);
+        }
+        if facts.is_ready() && old.as_ref().is_some_and(|old| !old.is_ready()) && self.kubelets.runs(&name) {
+            let message = format!("Node {name} status is now: NodeReady");
+            self.node_event(&facts, "NodeReady", "kubelet", message);
+        }
         self.scheduler.view.set_node(Arc::clone(&facts));
         self.health.hear(&facts, old.as_deref(), self.effects.now());
         self.kubelets.consider(&facts);
@@ -195,6 +229,15 @@ impl Manager {
             for key in pods {
                 self.enqueue(Task::KubeletPod(key));
             }
+        }
+    }
+
+    pub(crate) fn expire_event(&mut self, key: &Arc<str>) {
+        let Some((namespace, name)) = key.split_once('/') else {
+            return;
+        };
+        if let Some(due) = self.effects.expire_event(namespace, name, self.timing.event_ttl) {
+            self.arm(Task::ExpireEvent(Arc::clone(key)), due);
         }
     }
 

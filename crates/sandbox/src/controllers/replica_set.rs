@@ -6,12 +6,14 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::{ReplicaSet, ReplicaSetStatus};
+use serde_json::json;
 
 use super::effects::{EventDraft, EventKind, PODS, REPLICA_SETS, reference};
 use super::manager::Manager;
 use super::pod::{Phase, PodFacts};
+use super::selector::Selector;
 use super::workload::{available_from, controller_reference, count, is_active, is_available, pod_from_template};
-use crate::server::DeleteOptions;
+use crate::server::{DeleteOptions, Endpoint};
 
 /// No more pods than this are made or deleted in one go.
 const BURST: usize = 500;
@@ -96,11 +98,59 @@ fn surplus(active: &[&Arc<PodFacts>], number: usize) -> Vec<Arc<str>> {
 }
 
 impl Manager {
+    /// Adopts orphans that look like this set's pods and lets go of pods that no longer do; whether there were any.
+    fn claim_pods(&self, set: &ReplicaSet, uid: &str) -> bool {
+        let (Some(spec), None) = (&set.spec, &set.metadata.deletion_timestamp) else {
+            return false;
+        };
+        let selector = Selector::new(&spec.selector);
+        let namespace = set.metadata.namespace.as_deref().unwrap_or_default();
+        let fits = |pod: &PodFacts| !selector.is_empty() && selector.matches(&pod.class.labels);
+        let mut changed = false;
+        for pod in self.world.orphans_in(namespace).filter(|p| is_active(p) && fits(p)) {
+            let owner = controller_reference("apps/v1", "ReplicaSet", &set.metadata);
+            let adopted = self
+                .effects
+                .modify(PODS, &pod.namespace, &pod.name, Endpoint::Main, |object| {
+                    let owners = &mut object["metadata"]["ownerReferences"];
+                    match owners.as_array_mut() {
+                        Some(list) => list.push(json!(owner)),
+                        None => *owners = json!([owner]),
+                    }
+                    true
+                });
+            changed |= adopted.is_ok();
+            self.effects.report("adopt a pod", adopted);
+        }
+        for pod in self
+            .world
+            .pods_owned_by(uid)
+            .filter(|p| p.deletion.is_none() && !fits(p))
+        {
+            let released = self
+                .effects
+                .modify(PODS, &pod.namespace, &pod.name, Endpoint::Main, |object| {
+                    let Some(owners) = object["metadata"]["ownerReferences"].as_array_mut() else {
+                        return false;
+                    };
+                    owners.retain(|o| o["uid"] != uid);
+                    true
+                });
+            changed |= released.is_ok();
+            self.effects.report("release a pod", released);
+        }
+        changed
+    }
+
     pub(crate) fn sync_replica_set(&mut self, key: &Arc<str>) {
         let Some(set) = self.world.replica_sets.get(key).cloned() else {
             return;
         };
         let uid = set.metadata.uid.clone().unwrap_or_default();
+        if self.claim_pods(&set, &uid) {
+            // Who belongs to whom has changed; the change comes back as an event and is counted then.
+            return;
+        }
         let pods: Vec<&Arc<PodFacts>> = self.world.pods_owned_by(&uid).collect();
         let plan = plan(&set, &pods, self.effects.now());
         let namespace = set.metadata.namespace.clone().unwrap_or_default();

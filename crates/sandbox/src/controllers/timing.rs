@@ -5,6 +5,7 @@ use std::time::Duration;
 /// How long things take.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Timing {
+    pub heartbeats: Heartbeats,
     /// How often a kubelet renews its lease, and for how long a lease counts.
     pub lease_renewal: Duration,
     pub lease_duration: Duration,
@@ -22,6 +23,8 @@ pub struct Timing {
     /// How often refused pods are tried again although nothing happened.
     pub scheduler_flush: Duration,
     pub namespace_deletion: Duration,
+    /// How long events are kept.
+    pub event_ttl: Duration,
     /// From provisioning to a bound volume, from scheduling to an attached one, and from the last use to detached.
     pub provision_delay: Duration,
     pub attach_delay: Duration,
@@ -36,6 +39,7 @@ impl Timing {
     pub fn real() -> Self {
         let seconds = Duration::from_secs;
         Self {
+            heartbeats: Heartbeats::Written,
             lease_renewal: seconds(10),
             lease_duration: seconds(40),
             node_grace: seconds(50),
@@ -47,6 +51,7 @@ impl Timing {
             scheduler_max_backoff: seconds(10),
             scheduler_flush: seconds(300),
             namespace_deletion: seconds(5),
+            event_ttl: seconds(3600),
             provision_delay: seconds(1),
             attach_delay: seconds(1),
             detach_delay: seconds(1),
@@ -58,6 +63,7 @@ impl Timing {
     /// No waiting for anything that is mere work; leases and grace periods keep their meaning.
     pub fn instant() -> Self {
         Self {
+            heartbeats: Heartbeats::Implied,
             eviction_pause: Duration::ZERO,
             scheduler_backoff: Duration::ZERO,
             scheduler_max_backoff: Duration::ZERO,
@@ -70,6 +76,16 @@ impl Timing {
             ..Self::real()
         }
     }
+}
+
+/// How the control plane learns that a simulated kubelet is alive.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Heartbeats {
+    /// By its lease, renewed as often as in a real cluster.
+    Written,
+    /// It just knows. Leases are renewed every five minutes, so that hours pass quickly on a manual clock; a kubelet
+    /// that hangs or stops is missed as soon as one that writes heartbeats would be.
+    Implied,
 }
 
 impl Default for Timing {

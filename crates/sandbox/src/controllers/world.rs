@@ -23,6 +23,8 @@ pub(crate) struct World {
     pub(crate) pods: BTreeMap<Arc<str>, Arc<PodFacts>>,
     pods_by_node: FxHashMap<Arc<str>, BTreeSet<Arc<str>>>,
     pods_by_owner: FxHashMap<String, BTreeSet<Arc<str>>>,
+    /// Pods without a controller.
+    orphans: BTreeSet<Arc<str>>,
     pub(crate) nodes: BTreeMap<Arc<str>, Arc<NodeFacts>>,
     pub(crate) leases: BTreeMap<String, Timestamp>,
     pub(crate) replica_sets: Kinds<ReplicaSet>,
@@ -140,6 +142,13 @@ impl World {
         self.lookup(self.pods_by_owner.get(uid))
     }
 
+    /// The namespace's pods that no controller looks after.
+    pub(crate) fn orphans_in(&self, namespace: &str) -> impl Iterator<Item = &Arc<PodFacts>> {
+        let start: Arc<str> = format!("{namespace}/").into();
+        let end: Arc<str> = format!("{namespace}0").into();
+        self.orphans.range(start..end).filter_map(|key| self.pods.get(key))
+    }
+
     pub(crate) fn pods_in(&self, namespace: &str) -> impl Iterator<Item = &Arc<PodFacts>> {
         let start: Arc<str> = format!("{namespace}/").into();
         let end: Arc<str> = format!("{namespace}0").into();
@@ -151,6 +160,9 @@ impl World {
     }
 
     fn index(&mut self, pod: &PodFacts) {
+        if pod.controller.is_none() {
+            self.orphans.insert(Arc::clone(&pod.key));
+        }
         if let Some(node) = &pod.node {
             self.pods_by_node
                 .entry(Arc::clone(node))
@@ -166,6 +178,7 @@ impl World {
     }
 
     fn unindex(&mut self, pod: &PodFacts) {
+        self.orphans.remove(&pod.key);
         if let Some(node) = &pod.node
             && let Some(keys) = self.pods_by_node.get_mut(node)
         {

