@@ -1,6 +1,7 @@
 //! An embedded Kubernetes control plane for tests and demos: API server, scheduler, workload controllers, kubelets.
 
 mod admission;
+pub mod behaviour;
 mod boot;
 pub mod clock;
 mod controllers;

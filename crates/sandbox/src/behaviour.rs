@@ -1,0 +1,102 @@
+//! What a Kubernetes API server does, as tests that run on the sandbox and, unchanged, on a real one.
+//!
+//! Each test is given a [`Cluster`]: a client, a namespace of its own and names that nobody else uses. It talks to the API
+//! only, waits for conditions instead of sleeping, and names the section of `sandbox.md` that it proves. A test fails by
+//! panicking, as tests do.
+
+mod cluster;
+mod custom;
+mod deletion;
+mod lists;
+mod objects;
+mod patches;
+mod protocol;
+mod watches;
+
+use std::future::Future;
+use std::pin::Pin;
+
+use kube::Client;
+
+pub use cluster::{Answer, Cluster, Lines};
+
+/// Where the suite runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Target {
+    Sandbox,
+    /// A kube-apiserver with kube-controller-manager.
+    Real,
+}
+
+/// One behaviour.
+#[derive(Clone, Copy, Debug)]
+pub struct Behaviour {
+    /// A sentence with underscores.
+    pub name: &'static str,
+    /// The section of `sandbox.md` that says so.
+    pub section: &'static str,
+    run: fn(Cluster) -> Pin<Box<dyn Future<Output = ()> + Send>>,
+}
+
+/// A list of behaviours from functions of one module.
+macro_rules! behaviours {
+    ($($section:literal => $name:ident),* $(,)?) => {
+        pub(super) const ALL: &[$crate::behaviour::Behaviour] = &[
+            $($crate::behaviour::Behaviour::new(stringify!($name), $section, |cluster| Box::pin($name(cluster)))),*
+        ];
+    };
+}
+use behaviours;
+
+impl Behaviour {
+    const fn new(
+        name: &'static str,
+        section: &'static str,
+        run: fn(Cluster) -> Pin<Box<dyn Future<Output = ()> + Send>>,
+    ) -> Self {
+        Self { name, section, run }
+    }
+}
+
+/// Every behaviour of the suite.
+pub fn all() -> Vec<Behaviour> {
+    [
+        protocol::ALL,
+        objects::ALL,
+        patches::ALL,
+        deletion::ALL,
+        lists::ALL,
+        watches::ALL,
+        custom::ALL,
+    ]
+    .concat()
+}
+
+/// Runs the behaviours whose name contains `filter`; the names of those that failed, with their panics.
+///
+/// The client must not retry by itself (kube's default for clients made from a configuration): the suite checks refusals.
+pub async fn run(client: Client, target: Target, filter: &str) -> Vec<String> {
+    let mut failures = Vec::new();
+    for behaviour in all().into_iter().filter(|behaviour| behaviour.name.contains(filter)) {
+        let cluster = Cluster::prepare(client.clone(), target, behaviour.name).await;
+        let keep = cluster.clone();
+        if let Err(error) = tokio::spawn((behaviour.run)(cluster)).await {
+            let panic = match error.try_into_panic() {
+                Ok(panic) => panic_text(&*panic),
+                Err(error) => error.to_string(),
+            };
+            failures.push(format!("{} (§{}): {panic}", behaviour.name, behaviour.section));
+        }
+        keep.clean_up().await;
+    }
+    failures
+}
+
+fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
+    if let Some(text) = panic.downcast_ref::<String>() {
+        return text.clone();
+    }
+    panic
+        .downcast_ref::<&str>()
+        .map_or_else(|| "it panicked".to_owned(), ToString::to_string)
+}

@@ -1,0 +1,160 @@
+//! Watching: replay, resume, selectors, bookmarks, streaming lists.
+
+use serde_json::{Value, json};
+
+use super::cluster::version;
+use super::{Cluster, behaviours};
+
+behaviours! {
+    "2.12" => a_watch_without_version_replays_and_goes_on,
+    "2.12" => a_watch_sees_exactly_what_came_later,
+    "2.12" => leaving_a_selector_is_a_deletion,
+    "2.12" => a_streaming_list_ends_with_a_bookmark,
+    "2.12" => watch_options_are_checked,
+    "2.12" => a_watch_ends_at_its_timeout,
+    "2.12" => one_object_is_watched_by_its_name,
+    "1.8" => a_watch_can_be_a_table,
+    "1.8" => a_watch_can_show_metadata_alone,
+}
+
+async fn a_watch_without_version_replays_and_goes_on(cluster: Cluster) {
+    cluster.config_map("a", &json!({})).await;
+    let mut watch = cluster
+        .watch(
+            &cluster.path("configmaps"),
+            "fieldSelector=metadata.name!=kube-root-ca.crt",
+        )
+        .await;
+    assert_eq!(watch.about("a").await.0, "ADDED");
+    cluster.config_map("b", &json!({})).await;
+    assert_eq!(watch.about("b").await.0, "ADDED");
+    cluster.delete(&cluster.path("configmaps/a")).await.expect_code(200);
+    let (kind, object) = watch.about("a").await;
+    assert_eq!(kind, "DELETED");
+    assert_eq!(
+        (&object["kind"], &object["apiVersion"]),
+        (&"ConfigMap".into(), &"v1".into())
+    );
+}
+
+async fn a_watch_sees_exactly_what_came_later(cluster: Cluster) {
+    let first = cluster.config_map("a", &json!({})).await;
+    let path = cluster.path("configmaps/a");
+    let mut versions = Vec::new();
+    for number in 0..3 {
+        let change = json!({"data": {"n": number.to_string()}});
+        versions.push(version(&cluster.patch(&path, "merge", &change).await.expect_code(200)));
+    }
+    let query = format!("resourceVersion={}&fieldSelector=metadata.name=a", version(&first));
+    let mut watch = cluster.watch(&cluster.path("configmaps"), &query).await;
+    for expected in versions {
+        let (kind, object) = watch.about("a").await;
+        assert_eq!((kind.as_str(), version(&object)), ("MODIFIED", expected));
+    }
+}
+
+async fn leaving_a_selector_is_a_deletion(cluster: Cluster) {
+    let body = json!({"metadata": {"name": "a", "labels": {"in": "no"}}});
+    let created = cluster.post(&cluster.path("configmaps"), &body).await.expect_code(201);
+    let query = format!("resourceVersion={}&labelSelector=in=yes", version(&created));
+    let mut watch = cluster.watch(&cluster.path("configmaps"), &query).await;
+    let path = cluster.path("configmaps/a");
+    let label = |value: &str| json!({"metadata": {"labels": {"in": value}}});
+    cluster
+        .patch(&path, "merge", &json!({"data": {"unseen": "x"}}))
+        .await
+        .expect_code(200);
+    cluster.patch(&path, "merge", &label("yes")).await.expect_code(200);
+    let (kind, entered) = watch.about("a").await;
+    assert_eq!(kind, "ADDED");
+    let outside = cluster.patch(&path, "merge", &label("no")).await.expect_code(200);
+    let (kind, left) = watch.about("a").await;
+    assert_eq!(kind, "DELETED");
+    assert_eq!(
+        left["metadata"]["labels"]["in"], "yes",
+        "the content is that from before"
+    );
+    assert_eq!(version(&left), version(&outside), "the version is that of the change");
+    assert!(version(&left) > version(&entered));
+}
+
+async fn a_streaming_list_ends_with_a_bookmark(cluster: Cluster) {
+    cluster.config_map("a", &json!({})).await;
+    cluster.config_map("b", &json!({})).await;
+    let query = "sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true";
+    let mut watch = cluster.watch(&cluster.path("configmaps"), query).await;
+    let mut added = Vec::new();
+    loop {
+        let event = watch.next().await.expect("the watch goes on");
+        match event["type"].as_str() {
+            Some("ADDED") => added.push(
+                event["object"]["metadata"]["name"]
+                    .as_str()
+                    .unwrap_or_default()
+                    .to_owned(),
+            ),
+            Some("BOOKMARK") => {
+                let metadata = &event["object"]["metadata"];
+                assert_eq!(metadata["annotations"]["k8s.io/initial-events-end"], "true");
+                assert_eq!(event["object"]["kind"], "ConfigMap");
+                assert!(metadata["resourceVersion"].is_string());
+                break;
+            }
+            other => panic!("{other:?} before the end of the initial events"),
+        }
+    }
+    assert!(
+        added.contains(&"a".to_owned()) && added.contains(&"b".to_owned()),
+        "{added:?}"
+    );
+    cluster.config_map("c", &json!({})).await;
+    assert_eq!(watch.about("c").await.0, "ADDED");
+}
+
+async fn watch_options_are_checked(cluster: Cluster) {
+    let path = cluster.path("configmaps?watch=true");
+    cluster
+        .get(&format!("{path}&sendInitialEvents=true"))
+        .await
+        .expect_status(422, "Invalid");
+    let matched = format!("{path}&resourceVersionMatch=NotOlderThan&resourceVersion=1");
+    cluster.get(&matched).await.expect_status(422, "Invalid");
+}
+
+async fn a_watch_ends_at_its_timeout(cluster: Cluster) {
+    let mut watch = cluster.watch(&cluster.path("configmaps"), "timeoutSeconds=1").await;
+    while watch.next().await.is_some() {}
+}
+
+async fn one_object_is_watched_by_its_name(cluster: Cluster) {
+    let mut watch = cluster
+        .watch(&cluster.path("configmaps"), "fieldSelector=metadata.name=b")
+        .await;
+    cluster.config_map("a", &json!({})).await;
+    cluster.config_map("b", &json!({})).await;
+    let event = watch.next().await.expect("an event");
+    assert_eq!(event["object"]["metadata"]["name"], "b");
+}
+
+async fn typed_watch(cluster: &Cluster, accept: &str) -> Vec<Value> {
+    cluster.config_map("a", &json!({"k": "v"})).await;
+    let path = cluster.path("configmaps?watch=true&timeoutSeconds=1&fieldSelector=metadata.name=a");
+    let answer = cluster.get_as(&path, accept).await;
+    answer
+        .text
+        .lines()
+        .map(|line| serde_json::from_str(line).expect("each line is JSON"))
+        .collect()
+}
+
+async fn a_watch_can_be_a_table(cluster: Cluster) {
+    let events = typed_watch(&cluster, "application/json;as=Table;v=v1;g=meta.k8s.io").await;
+    assert_eq!(events[0]["object"]["kind"], "Table");
+    assert_eq!(events[0]["object"]["rows"][0]["cells"][0], "a");
+}
+
+async fn a_watch_can_show_metadata_alone(cluster: Cluster) {
+    let events = typed_watch(&cluster, "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io").await;
+    assert_eq!(events[0]["object"]["kind"], "PartialObjectMetadata");
+    assert!(events[0]["object"].get("data").is_none());
+}
