@@ -4,6 +4,7 @@ mod body;
 mod collection;
 mod continuation;
 mod discovery;
+mod duplicates;
 mod item;
 mod negotiate;
 mod openapi;

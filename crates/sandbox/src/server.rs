@@ -59,6 +59,8 @@ pub struct WriteOptions {
     pub dry_run: bool,
     pub field_validation: FieldValidation,
     pub field_manager: String,
+    /// Fields that stood twice in the request's body.
+    pub repeated_fields: Vec<String>,
 }
 
 /// Which part of an object a write is meant for.

@@ -29,7 +29,7 @@ async fn objects_are_created_read_patched_listed_and_deleted() {
 
 #[tokio::test]
 async fn a_watch_sees_what_happens_after_its_version() {
-    let sandbox = Sandbox::start();
+    let sandbox = Sandbox::builder().api_server_only().start();
     let maps: Api<ConfigMap> = Api::default_namespaced(sandbox.client());
     let version = maps
         .list(&ListParams::default())

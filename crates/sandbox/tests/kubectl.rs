@@ -7,12 +7,9 @@
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Output, Stdio};
 
-use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{Node, Pod};
-use karpenter_sandbox::store::Change;
 use karpenter_sandbox::tcp::TcpServer;
-use karpenter_sandbox::{Clock, DeleteOptions, Sandbox};
-use serde_json::json;
+use karpenter_sandbox::{Clock, Sandbox};
 use tempfile::TempDir;
 
 /// A sandbox on a port and a kubectl that talks to it, with a discovery cache of its own.
@@ -110,7 +107,7 @@ impl Kubectl {
 const CLUSTER: &str = r#"
 apiVersion: v1
 kind: Node
-metadata: {name: n1, labels: {topology.kubernetes.io/zone: z1, edited: "no"}}
+metadata: {name: n1, labels: {topology.kubernetes.io/zone: z1}, annotations: {kwok.x-k8s.io/node: fake}}
 status:
   capacity: {cpu: 4, memory: 8Gi, pods: 110}
   conditions: [{type: Ready, status: "True"}]
@@ -123,7 +120,7 @@ spec: {nodeName: n1, containers: [{name: c, image: nginx}]}
 apiVersion: v1
 kind: Pod
 metadata: {name: p2, labels: {app: z}}
-spec: {containers: [{name: c, image: nginx}]}
+spec: {schedulerName: nobody, containers: [{name: c, image: nginx}]}
 ---
 apiVersion: karpenter.sh/v1
 kind: NodePool
@@ -196,7 +193,7 @@ async fn kubectl_reads() {
     assert_has(&kubectl.ok("get all -A").await, &["service/kubernetes", "pod/p1"]);
     assert_has(
         &kubectl.ok("describe node n1").await,
-        &["Allocatable:", "default", "p1", "not-ready:NoSchedule"],
+        &["Allocatable:", "default", "p1"],
     );
     assert_has(
         &kubectl.ok("describe pod p1").await,
@@ -311,19 +308,31 @@ async fn kubectl_applies_and_changes() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn kubectl_drains_waits_and_watches() {
     let Some(kubectl) = Kubectl::start().await else { return };
-    // The least of a kubelet: pods that are asked to go, go.
-    let kubelet = tokio::spawn({
-        let objects = kubectl.sandbox.objects();
-        async move {
-            let mut watch = objects.watch::<Pod>();
-            while let Some(event) = watch.next().await {
-                let metadata = event.object.metadata;
-                if event.change != Change::Deleted && metadata.deletion_timestamp.is_some() {
-                    let _ = objects.delete::<Pod>("default", &metadata.name.unwrap(), &DeleteOptions::now());
-                }
-            }
-        }
-    });
+    kubectl.ok_with("create -f -", DEPLOYMENT).await;
+    assert_has(
+        &kubectl.ok("rollout status deployment/web --timeout 60s").await,
+        &["successfully rolled out"],
+    );
+    assert_has(&kubectl.ok("rollout history deployment/web").await, &["REVISION"]);
+    assert_has(
+        &kubectl
+            .ok("wait --for=condition=Available deployment/web --timeout 10s")
+            .await,
+        &["condition met"],
+    );
+    assert_has(
+        &kubectl
+            .ok("wait --for=jsonpath={.spec.replicas}=2 deployment/web --timeout 10s")
+            .await,
+        &["met"],
+    );
+    assert_has(
+        &kubectl
+            .ok("wait --for=condition=Ready pod -l app=web --timeout 10s")
+            .await,
+        &["condition met"],
+    );
+
     let objects = kubectl.sandbox.objects();
     assert_has(&kubectl.ok("taint node n1 a=b:NoSchedule").await, &["tainted"]);
     assert_has(&kubectl.ok("taint node n1 a=b:NoSchedule-").await, &["untainted"]);
@@ -342,28 +351,6 @@ async fn kubectl_drains_waits_and_watches() {
         Some(true)
     );
 
-    kubectl.ok_with("create -f -", DEPLOYMENT).await;
-    let status = json!({"status": {
-        "observedGeneration": 1, "replicas": 2, "updatedReplicas": 2, "readyReplicas": 2, "availableReplicas": 2,
-        "conditions": [{"type": "Available", "status": "True"}],
-    }});
-    objects.patch_status::<Deployment>("default", "web", &status).unwrap();
-    assert_has(
-        &kubectl.ok("rollout status deployment/web --timeout 10s").await,
-        &["successfully rolled out"],
-    );
-    assert_has(
-        &kubectl
-            .ok("wait --for=condition=Available deployment/web --timeout 10s")
-            .await,
-        &["condition met"],
-    );
-    assert_has(
-        &kubectl
-            .ok("wait --for=jsonpath={.spec.replicas}=2 deployment/web --timeout 10s")
-            .await,
-        &["met"],
-    );
     let waiting = kubectl.ok("wait --for=delete pod/p2 --timeout 10s");
     let deleting = kubectl.ok("delete pod p2");
     let (_, deleted) = tokio::join!(waiting, deleting);
@@ -420,5 +407,4 @@ lastTimestamp: "2026-01-01T00:00:00Z"
     );
     assert_has(&kubectl.ok("events").await, &["Tested"]);
     assert_has(&kubectl.ok("get events.events.k8s.io").await, &["Tested"]);
-    kubelet.abort();
 }

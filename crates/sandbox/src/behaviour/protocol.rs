@@ -14,6 +14,7 @@ behaviours! {
     "1.4" => names_and_namespaces_of_body_and_path_must_agree,
     "1.4" => the_kind_may_be_absent_in_built_in_objects,
     "2.7" => unknown_fields_warn_or_fail,
+    "2.7" => repeated_fields_warn_or_fail,
     "1.4" => bodies_that_are_no_objects_are_bad_requests,
     "1.8" => tables_have_rows_and_columns,
     "1.8" => metadata_alone_can_be_read,
@@ -188,6 +189,24 @@ async fn unknown_fields_warn_or_fail(cluster: Cluster) {
     let patched = cluster.patch(&strict, "merge", &json!({"datum": {}})).await;
     patched.expect_status(422, "Invalid");
     assert_eq!(patched.json()["details"]["causes"][0]["field"], "patch");
+}
+
+async fn repeated_fields_warn_or_fail(cluster: Cluster) {
+    let body = r#"{"metadata": {"name": "a"}, "data": {"k": "v", "k": "w"}}"#;
+    let content = [("Content-Type", "application/json")];
+    let path = cluster.path("configmaps");
+    let strict = cluster
+        .send("POST", &format!("{path}?fieldValidation=Strict"), &content, body.into())
+        .await;
+    let message = strict.expect_status(400, "BadRequest");
+    assert!(message.contains("duplicate field \"data.k\""), "{message}");
+    let warned = cluster.send("POST", &path, &content, body.into()).await;
+    assert_eq!(warned.expect_code(201)["data"]["k"], "w");
+    assert!(
+        warned.header("warning").contains("duplicate field"),
+        "{}",
+        warned.header("warning")
+    );
 }
 
 async fn bodies_that_are_no_objects_are_bad_requests(cluster: Cluster) {

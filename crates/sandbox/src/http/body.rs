@@ -3,6 +3,7 @@
 use bytes::Bytes;
 use serde_json::Value;
 
+use super::duplicates;
 use super::query::propagation;
 use crate::resource::Resource;
 use crate::server::{DeleteOptions, Patch};
@@ -175,6 +176,15 @@ pub(crate) fn merge_delete_options(value: &Value, mut options: DeleteOptions) ->
     options.precondition_uid = text("uid").or(options.precondition_uid);
     options.precondition_version = text("resourceVersion").or(options.precondition_version);
     Ok(options)
+}
+
+/// Fields that stand twice in a JSON body; the last one counted.
+pub(crate) fn duplicates(content_type: &str, body: &Bytes) -> Vec<String> {
+    if matches!(media_type(content_type), "" | "application/json") {
+        duplicates::find(body)
+    } else {
+        Vec::new()
+    }
 }
 
 fn media_type(content_type: &str) -> &str {

@@ -132,7 +132,8 @@ impl Http {
     }
 
     fn create(&self, call: &Call) -> Result<Answer, ApiError> {
-        let options = call.query.write("CreateOptions")?;
+        let mut options = call.query.write("CreateOptions")?;
+        options.repeated_fields = body::duplicates(&call.content_type, &call.body);
         let resource = &call.resource;
         let namespace = call.path.namespace.as_deref().unwrap_or_default();
         let value = body::object(resource, &call.content_type, &call.body)?;

@@ -66,7 +66,8 @@ impl Http {
     }
 
     fn put(&self, call: &Call, name: &str, endpoint: Endpoint) -> Result<Answer, ApiError> {
-        let options = call.query.write("UpdateOptions")?;
+        let mut options = call.query.write("UpdateOptions")?;
+        options.repeated_fields = body::duplicates(&call.content_type, &call.body);
         let value = body::object(&call.resource, &call.content_type, &call.body)?;
         check_name(&value, name)?;
         check_namespace(&value, namespace(call), call.resource.is_namespaced())?;

@@ -115,6 +115,7 @@ impl Query {
             dry_run: self.dry_run(kind)?,
             field_validation,
             field_manager: self.get("fieldManager").to_owned(),
+            repeated_fields: Vec::new(),
         })
     }
 

@@ -87,17 +87,22 @@ fn custom_metadata(resource: &Resource, value: &mut Value) -> Result<(), ApiErro
     Ok(())
 }
 
-/// Turns unknown fields into warnings or a refusal, as the request asked.
+/// Turns unknown and repeated fields into warnings or a refusal, as the request asked.
 pub(crate) fn judge_unknown(unknown: &[String], options: &WriteOptions) -> Result<Vec<String>, ApiError> {
-    let sentences = unknown.iter().map(|path| format!("unknown field {path:?}"));
+    let unknown = unknown.iter().map(|path| format!("unknown field {path:?}"));
+    let repeated = options
+        .repeated_fields
+        .iter()
+        .map(|path| format!("duplicate field {path:?}"));
+    let sentences: Vec<String> = repeated.chain(unknown).collect();
     match options.field_validation {
         FieldValidation::Ignore => Ok(Vec::new()),
-        FieldValidation::Warn => Ok(sentences.collect()),
-        FieldValidation::Strict if unknown.is_empty() => Ok(Vec::new()),
-        FieldValidation::Strict => {
-            let list = sentences.collect::<Vec<_>>().join(", ");
-            Err(ApiError::bad_request(format!("strict decoding error: {list}")))
-        }
+        FieldValidation::Warn => Ok(sentences),
+        FieldValidation::Strict if sentences.is_empty() => Ok(Vec::new()),
+        FieldValidation::Strict => Err(ApiError::bad_request(format!(
+            "strict decoding error: {}",
+            sentences.join(", ")
+        ))),
     }
 }
 
