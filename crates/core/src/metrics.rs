@@ -3,6 +3,7 @@
 //! A module that owns metrics registers them once in its constructor and keeps the handles. Metrics that several
 //! controllers write live in [`shared::SharedMetrics`].
 
+mod age_store;
 mod gauge_store;
 mod process;
 pub mod shared;
@@ -13,6 +14,7 @@ use std::sync::Arc;
 use prometheus::core::Collector;
 use prometheus::{CounterVec, GaugeVec, HistogramOpts, HistogramVec, Opts, TextEncoder};
 
+pub use age_store::{AgeStore, Since};
 pub use gauge_store::{GaugeStore, Series};
 pub use shared::SharedMetrics;
 pub use summary::Summary;
@@ -73,6 +75,13 @@ impl Registry {
         let gauge = GaugeVec::new(Opts::new(name, help), &labels).expect("metric and label names are valid");
         self.register(name, gauge.clone());
         GaugeStore::new(gauge)
+    }
+
+    /// Registers a gauge of seconds that grows by itself, filled through an [`AgeStore`].
+    pub fn age_store(&self, name: &str, help: &str, labels: &[String]) -> AgeStore {
+        let ages = AgeStore::new(name, help, labels, self.clock.clone());
+        self.register(name, ages.clone());
+        ages
     }
 
     /// Registers a histogram.

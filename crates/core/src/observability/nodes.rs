@@ -1,17 +1,21 @@
 //! Gauges about every node: what it has, what its pods ask for, how old it is; and how full the cluster is.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use jiff::SignedDuration;
 use k8s_openapi::api::core::v1::Node;
 use karpenter_api::labels::LabelRules;
 use karpenter_api::resources::CPU;
 use karpenter_api::{Quantity, ResourceList};
+use karpenter_engine::model::Node as View;
 use kube::ResourceExt;
+use parking_lot::Mutex;
+use rustc_hash::FxHashMap;
 
 use crate::context::Context;
 use crate::error::Result;
-use crate::metrics::{GaugeStore, Registry, Series};
+use crate::metrics::{AgeStore, GaugeStore, Registry, Series, Since};
 use crate::runner::{Controller, Next, Runnable, Singleton};
 use crate::state::Machine;
 
@@ -23,13 +27,19 @@ pub fn controller(ctx: &Context) -> Runnable {
     Controller::new(&ctx.runner, "metrics.node").runs_singleton(NodeGauges {
         ctx: ctx.clone(),
         metrics,
+        shown: Mutex::default(),
     })
 }
 
 struct NodeGauges {
     ctx: Context,
     metrics: NodeMetrics,
+    /// What each node's gauges were made from.
+    shown: Mutex<FxHashMap<String, Facts>>,
 }
+
+/// A node, and what state made of it and its pods.
+type Facts = (Arc<Node>, Arc<View>);
 
 struct NodeMetrics {
     /// Label keys of nodes and, in step with them, the metric labels they become.
@@ -38,60 +48,46 @@ struct NodeMetrics {
     requests: GaugeStore,
     daemon_requests: GaugeStore,
     overhead: GaugeStore,
-    lifetime: GaugeStore,
+    lifetime: AgeStore,
     utilization: GaugeStore,
 }
 
 impl Singleton for NodeGauges {
     async fn reconcile(&self) -> Result<Next> {
         let machines = self.ctx.state.machines();
-        let nodes: Vec<(&Machine, &Node)> = machines
+        let nodes: Vec<(&Machine, &Arc<Node>)> = machines
             .iter()
-            .filter_map(|machine| Some((machine, machine.node.as_deref()?)))
+            .filter_map(|machine| Some((machine, machine.node.as_ref()?)))
             .collect();
-        let show = |gauge: &GaugeStore, amounts: fn(&Machine, &Node) -> ResourceList| {
-            let one = |(machine, node): &(&Machine, &Node)| {
-                let series = self.metrics.by_resource(machine, node, &amounts(machine, node));
-                (node.name_any(), series)
-            };
-            gauge.replace_all(nodes.iter().map(one).collect());
-        };
-        show(&self.metrics.allocatable, |_, node| {
-            reported(node, Reported::Allocatable)
-        });
-        show(&self.metrics.requests, |machine, _| machine.view.requested().clone());
-        show(&self.metrics.daemon_requests, |machine, _| {
-            machine.view.daemon_requested().clone()
-        });
-        show(&self.metrics.overhead, |_, node| {
-            reported(node, Reported::Capacity).subtract(&reported(node, Reported::Allocatable))
-        });
-        self.show_lifetimes(&nodes);
-        self.show_utilization(&nodes);
+        let mut shown = self.shown.lock();
+        let mut next = FxHashMap::default();
+        let mut changes = false;
+        for (machine, node) in &nodes {
+            let name = node.name_any();
+            let facts = (Arc::clone(node), Arc::clone(&machine.view));
+            let known = shown.remove(&name);
+            // Most nodes are as they were five seconds ago, down to the last pod.
+            let same = known.is_some_and(|known| Arc::ptr_eq(&known.0, &facts.0) && Arc::ptr_eq(&known.1, &facts.1));
+            if !same {
+                self.metrics.show(&name, machine, node);
+                changes = true;
+            }
+            next.insert(name, facts);
+        }
+        for vanished in shown.keys() {
+            self.metrics.delete(vanished);
+            changes = true;
+        }
+        *shown = next;
+        if changes {
+            self.show_utilization(&nodes);
+        }
         Ok(Next::After(PERIOD))
     }
 }
 
 impl NodeGauges {
-    fn show_lifetimes(&self, nodes: &[(&Machine, &Node)]) {
-        let now = self.ctx.clock.now();
-        let one = |(machine, node): &(&Machine, &Node)| {
-            let created = node.metadata.creation_timestamp.as_ref()?;
-            let value = now.duration_since(created.0).as_secs_f64();
-            Some((
-                node.name_any(),
-                vec![Series {
-                    labels: self.metrics.labels(machine, node),
-                    value,
-                }],
-            ))
-        };
-        self.metrics
-            .lifetime
-            .replace_all(nodes.iter().filter_map(one).collect());
-    }
-
-    fn show_utilization(&self, nodes: &[(&Machine, &Node)]) {
+    fn show_utilization(&self, nodes: &[(&Machine, &Arc<Node>)]) {
         let (mut allocatable, mut requested) = (ResourceList::new(), ResourceList::new());
         for (machine, node) in nodes {
             allocatable.merge(&reported(node, Reported::Allocatable));
@@ -152,7 +148,7 @@ impl NodeMetrics {
                 "What the DaemonSet pods of a node request.",
             ),
             overhead: gauge("karpenter_nodes_system_overhead", "What a node keeps for itself."),
-            lifetime: registry.gauge_store(
+            lifetime: registry.age_store(
                 "karpenter_nodes_current_lifetime_seconds",
                 "How old a node is.",
                 &labels,
@@ -163,6 +159,33 @@ impl NodeMetrics {
                 &["resource_type".to_owned()],
             ),
         }
+    }
+
+    fn show(&self, name: &str, machine: &Machine, node: &Node) {
+        let allocatable = reported(node, Reported::Allocatable);
+        let overhead = reported(node, Reported::Capacity).subtract(&allocatable);
+        for (gauge, amounts) in [
+            (&self.allocatable, &allocatable),
+            (&self.requests, machine.view.requested()),
+            (&self.daemon_requests, machine.view.daemon_requested()),
+            (&self.overhead, &overhead),
+        ] {
+            gauge.update(name, self.by_resource(machine, node, amounts));
+        }
+        let labels = self.labels(machine, node);
+        let created = node.metadata.creation_timestamp.as_ref();
+        let lifetime = created.map(|created| Since {
+            labels,
+            since: created.0,
+        });
+        self.lifetime.update(name, lifetime.into_iter().collect());
+    }
+
+    fn delete(&self, name: &str) {
+        for gauge in [&self.allocatable, &self.requests, &self.daemon_requests, &self.overhead] {
+            gauge.delete(name);
+        }
+        self.lifetime.delete(name);
     }
 
     fn labels(&self, machine: &Machine, node: &Node) -> Vec<String> {

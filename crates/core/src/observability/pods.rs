@@ -11,15 +11,16 @@ use rustc_hash::FxHashMap;
 
 use crate::context::Context;
 use crate::error::Result;
-use crate::metrics::{DURATION_BUCKETS, GaugeStore, Histogram, Registry, Series, Summary};
+use crate::metrics::{AgeStore, DURATION_BUCKETS, GaugeStore, Histogram, Registry, Series, Since, Summary};
 use crate::nodes;
 use crate::runner::{Controller, Next, ReconcileKey, Runnable};
 use crate::watch::Key;
 
-const PERIOD: SignedDuration = SignedDuration::from_secs(30);
+const WHILE_WAITING: SignedDuration = SignedDuration::from_secs(30);
 
 /// The `metrics.pod` controller.
 pub fn controller(ctx: &Context) -> Runnable {
+    let relations = ctx.relations.clone();
     let gauges = PodGauges {
         ctx: ctx.clone(),
         metrics: PodMetrics::register(&ctx.metrics.registry),
@@ -28,6 +29,17 @@ pub fn controller(ctx: &Context) -> Runnable {
     Controller::new(&ctx.runner, "metrics.pod")
         .about("", "Pod")
         .watches(&ctx.pods, |change| [change.key.clone()])
+        .watches(&ctx.nodes, move |change| {
+            // The labels of a node are among those of its pods.
+            let labels = |node: &Option<Arc<Node>>| node.as_ref().and_then(|node| node.metadata.labels.clone());
+            let changed = labels(&change.old) != labels(&change.new);
+            let pods = if changed {
+                relations.pods_on(&change.key.name)
+            } else {
+                Vec::new()
+            };
+            pods.iter().map(|pod| Key::of(&**pod)).collect::<Vec<_>>()
+        })
         .runs_keys(gauges)
 }
 
@@ -55,14 +67,14 @@ enum Wait {
 struct PodMetrics {
     state: GaugeStore,
     startup: Summary<0>,
-    unstarted: GaugeStore,
+    unstarted: AgeStore,
     bound: Histogram<1>,
-    unbound: GaugeStore,
+    unbound: AgeStore,
     provisioning_bound: Histogram<1>,
-    provisioning_unbound: GaugeStore,
+    provisioning_unbound: AgeStore,
     provisioning_startup: Histogram<0>,
-    provisioning_unstarted: GaugeStore,
-    undecided: GaugeStore,
+    provisioning_unstarted: AgeStore,
+    undecided: AgeStore,
 }
 
 /// What a look at a pod means for its durations.
@@ -107,7 +119,13 @@ impl ReconcileKey<Key> for PodGauges {
         if matches!(started, Moment::Happened(_) | Moment::Missed) {
             self.ctx.state.forget_times(&key);
         }
-        Ok(Next::After(PERIOD))
+        // Of a pod that waits, planning may learn more; of the others, nothing changes without an event.
+        let waiting = started == Moment::Waiting || bound == Moment::Waiting;
+        Ok(if waiting {
+            Next::After(WHILE_WAITING)
+        } else {
+            Next::Wait
+        })
     }
 }
 
@@ -162,12 +180,12 @@ impl PodGauges {
             .map_or(now, |created| created.0);
         let times = self.ctx.state.pod_times(key);
         let since = |from: Timestamp, to: Timestamp| to.duration_since(from).as_secs_f64();
-        let show = |gauge: &GaugeStore, labels: &[String], from: Option<Timestamp>| {
-            let series = from.map(|from| Series {
+        let show = |ages: &AgeStore, labels: &[String], from: Option<Timestamp>| {
+            let series = from.map(|since| Since {
                 labels: labels.to_vec(),
-                value: since(from, now),
+                since,
             });
-            gauge.update(&id, series.into_iter().collect());
+            ages.update(&id, series.into_iter().collect());
         };
         let metrics = &self.metrics;
 
@@ -259,26 +277,24 @@ const STATE_LABELS: [&str; 13] = [
 
 impl PodMetrics {
     fn register(registry: &Registry) -> Self {
-        let gauge = |name: &str, help: &str, labels: &[&str]| {
-            let labels: Vec<String> = labels.iter().map(|label| (*label).to_owned()).collect();
-            registry.gauge_store(name, help, &labels)
-        };
+        let owned = |labels: &[&str]| -> Vec<String> { labels.iter().map(|label| (*label).to_owned()).collect() };
+        let age = |name: &str, help: &str, labels: &[&str]| registry.age_store(name, help, &owned(labels));
         let name = ["name", "namespace"];
         let with_dynamic = ["name", "namespace", "dynamic_resources"];
         let histogram =
             |name: &str, help: &str| registry.histogram(name, help, ["dynamic_resources"], DURATION_BUCKETS);
         Self {
-            state: gauge(
+            state: registry.gauge_store(
                 "karpenter_pods_state",
                 "1 for each pod; the labels say how it is.",
-                &STATE_LABELS,
+                &owned(&STATE_LABELS),
             ),
             startup: registry.summary(
                 "karpenter_pods_startup_duration_seconds",
                 "From the creation of a pod until it is ready.",
                 [],
             ),
-            unstarted: gauge(
+            unstarted: age(
                 "karpenter_pods_unstarted_time_seconds",
                 "How long a pod has waited to be ready.",
                 &name,
@@ -287,7 +303,7 @@ impl PodMetrics {
                 "karpenter_pods_bound_duration_seconds",
                 "From the creation of a pod until it is bound.",
             ),
-            unbound: gauge(
+            unbound: age(
                 "karpenter_pods_unbound_time_seconds",
                 "How long a pod has waited to be bound.",
                 &with_dynamic,
@@ -296,7 +312,7 @@ impl PodMetrics {
                 "karpenter_pods_provisioning_bound_duration_seconds",
                 "From the first plan that has room for a pod until it is bound.",
             ),
-            provisioning_unbound: gauge(
+            provisioning_unbound: age(
                 "karpenter_pods_provisioning_unbound_time_seconds",
                 "How long a pod has waited to be bound since the first plan that has room for it.",
                 &with_dynamic,
@@ -307,12 +323,12 @@ impl PodMetrics {
                 [],
                 DURATION_BUCKETS,
             ),
-            provisioning_unstarted: gauge(
+            provisioning_unstarted: age(
                 "karpenter_pods_provisioning_unstarted_time_seconds",
                 "How long a pod has waited to be ready since the first plan that has room for it.",
                 &name,
             ),
-            undecided: gauge(
+            undecided: age(
                 "karpenter_pods_provisioning_scheduling_undecided_time_seconds",
                 "How long a pod has waited for the first decision about it.",
                 &name,
@@ -321,15 +337,15 @@ impl PodMetrics {
     }
 
     fn delete(&self, id: &str) {
-        for gauge in [
-            &self.state,
+        self.state.delete(id);
+        for ages in [
             &self.unstarted,
             &self.unbound,
             &self.provisioning_unbound,
             &self.provisioning_unstarted,
             &self.undecided,
         ] {
-            gauge.delete(id);
+            ages.delete(id);
         }
     }
 }

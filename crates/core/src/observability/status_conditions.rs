@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use karpenter_api::conditions::StatusConditions;
 use karpenter_api::{NodeClaim, NodePool, labels};
@@ -15,11 +15,10 @@ use super::transitions::{Conditions, Seen, Transition, transitions};
 use crate::context::Context;
 use crate::error::Result;
 use crate::events::{self, Recorder, Regarding};
-use crate::metrics::{DEFAULT_BUCKETS, GaugeStore, Registry, Series, exponential_buckets};
+use crate::metrics::{AgeStore, DEFAULT_BUCKETS, GaugeStore, Registry, Series, Since, exponential_buckets};
 use crate::runner::{Controller, Next, ReconcileKey, Runnable};
 use crate::watch::{Cache, Key};
 
-const PERIOD: SignedDuration = SignedDuration::from_secs(10);
 const CONCURRENCY: usize = 10;
 
 /// The status controllers of NodeClaims, NodePools and Nodes.
@@ -163,9 +162,9 @@ impl<K: Observable> ReconcileKey<Key> for StatusMetrics<K> {
             self.events
                 .publish(events::finalized(known.regarding.clone(), finalizer));
         }
-        self.show(&key, &known, now);
+        self.show(&key, &known);
         self.known.lock().insert(key, known);
-        Ok(Next::After(PERIOD))
+        Ok(Next::Wait)
     }
 }
 
@@ -205,9 +204,9 @@ impl<K: Observable> StatusMetrics<K> {
         }
     }
 
-    fn show(&self, key: &Key, known: &Known, now: Timestamp) {
+    fn show(&self, key: &Key, known: &Known) {
         for (family, extra) in self.families(known) {
-            family.show(&self.id(key), known, &extra, now);
+            family.show(&self.id(key), known, &extra);
         }
     }
 
@@ -249,10 +248,10 @@ impl<K: Observable> StatusMetrics<K> {
 /// The six metrics of one kind, or of all kinds together under their older names.
 struct Family {
     count: GaugeStore,
-    current_status: GaugeStore,
+    current_status: AgeStore,
     transitions: CounterVec,
     transition: HistogramVec,
-    termination: GaugeStore,
+    termination: AgeStore,
     termination_duration: HistogramVec,
 }
 
@@ -286,7 +285,7 @@ impl Family {
                 "1 for each status condition of each object.",
                 &per_condition,
             ),
-            current_status: registry.gauge_store(
+            current_status: registry.age_store(
                 &format!("{prefix}_status_condition_current_status_seconds"),
                 "How long a status condition has had its status.",
                 &per_condition,
@@ -304,7 +303,7 @@ impl Family {
                 &labels(&["type", "status", "to_status"]),
                 buckets,
             ),
-            termination: registry.gauge_store(
+            termination: registry.age_store(
                 &format!("{prefix}_termination_current_time_seconds"),
                 "How long an object has been terminating.",
                 &labels(&["namespace", "name"]),
@@ -333,21 +332,24 @@ impl Family {
         }
     }
 
-    fn show(&self, id: &str, known: &Known, extra: &[String], now: Timestamp) {
+    fn show(&self, id: &str, known: &Known, extra: &[String]) {
         let Regarding { namespace, name, .. } = &known.regarding;
-        let series = |value: fn(&Seen, Timestamp) -> f64| {
-            let one = |(condition, seen): (&String, &Seen)| Series {
-                labels: values(&[namespace, name, condition, &seen.status, &seen.reason], extra),
-                value: value(seen, now),
-            };
-            known.conditions.iter().map(one).collect::<Vec<_>>()
+        let labels =
+            |condition: &String, seen: &Seen| values(&[namespace, name, condition, &seen.status, &seen.reason], extra);
+        let one = |(condition, seen): (&String, &Seen)| Series {
+            labels: labels(condition, seen),
+            value: 1.0,
         };
-        self.count.update(id, series(|_, _| 1.0));
+        self.count.update(id, known.conditions.iter().map(one).collect());
+        let age = |(condition, seen): (&String, &Seen)| Since {
+            labels: labels(condition, seen),
+            since: seen.since,
+        };
         self.current_status
-            .update(id, series(|seen, now| now.duration_since(seen.since).as_secs_f64()));
-        let terminating = known.deletion.map(|deletion| Series {
+            .update(id, known.conditions.iter().map(age).collect());
+        let terminating = known.deletion.map(|since| Since {
             labels: values(&[namespace, name], extra),
-            value: now.duration_since(deletion).as_secs_f64(),
+            since,
         });
         self.termination.update(id, terminating.into_iter().collect());
     }

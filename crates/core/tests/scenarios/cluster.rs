@@ -253,10 +253,7 @@ impl Cluster {
 fn context(sandbox: &Sandbox, cloud: &FakeProvider, agent: &str) -> Context {
     let clock = clock(sandbox);
     let cloud: Arc<dyn CloudProvider> = Arc::new(cloud.clone());
-    let options = Options {
-        disable_cluster_state_observability: true,
-        ..Options::default()
-    };
+    let options = Options::default();
     Context::new(
         sandbox.client_as(agent),
         clock.clone(),

@@ -249,3 +249,100 @@ async fn objects_from_before_get_the_label_of_their_class() {
     assert_eq!(cluster.get_claim("a").unwrap().metadata.labels.unwrap()[key], "default");
     assert_eq!(cluster.node().metadata.labels.unwrap()[key], "default");
 }
+
+/// The lines of the metrics page that name a metric and hold all of the texts.
+fn series(cluster: &Cluster, metric: &str, texts: &[&str]) -> Vec<String> {
+    let page = cluster.ctx.metrics.registry.encode();
+    let is_wanted =
+        |line: &&str| line.starts_with(&format!("{metric}{{")) && texts.iter().all(|text| line.contains(text));
+    page.lines().filter(is_wanted).map(str::to_owned).collect()
+}
+
+#[tokio::test]
+async fn a_node_shows_what_it_has_until_it_is_gone() {
+    let cluster = Cluster::start().await;
+    cluster.claim("a", "").await;
+    cluster.pod("web", "", "").await;
+    cluster.seconds(6).await;
+    let cpu = series(
+        &cluster,
+        "karpenter_nodes_allocatable",
+        &["resource_type=\"cpu\"", "nodepool=\"default\""],
+    );
+    assert_eq!(cpu.len(), 1, "{cpu:?}");
+    let pods = series(
+        &cluster,
+        "karpenter_nodes_total_pod_requests",
+        &["resource_type=\"pods\""],
+    );
+    assert!(pods[0].ends_with(" 1"), "{pods:?}");
+    let lifetime = series(&cluster, "karpenter_nodes_current_lifetime_seconds", &[]);
+    assert!(lifetime[0].ends_with(" 6"), "{lifetime:?}");
+    cluster.finish("web").await;
+    cluster.delete_claim("a").await;
+    cluster.seconds(30).await;
+    assert!(series(&cluster, "karpenter_nodes_allocatable", &[]).is_empty());
+    assert!(series(&cluster, "karpenter_nodes_current_lifetime_seconds", &[]).is_empty());
+}
+
+#[tokio::test]
+async fn conditions_are_counted_timed_and_told() {
+    let cluster = Cluster::start().await;
+    cluster.claim("a", "").await;
+    cluster.seconds(20).await;
+    let of = |metric: &str, status: &str| {
+        series(
+            &cluster,
+            metric,
+            &["name=\"a\"", "type=\"Initialized\"", &format!("status=\"{status}\"")],
+        )
+    };
+    assert_eq!(of("operator_nodeclaim_status_condition_count", "True").len(), 1);
+    assert_eq!(of("operator_nodeclaim_status_condition_count", "Unknown").len(), 0);
+    let since = of("operator_nodeclaim_status_condition_current_status_seconds", "True");
+    assert!(since[0].ends_with(" 20"), "{since:?}");
+    assert_eq!(of("operator_status_condition_count", "True").len(), 1);
+    let transitions = "operator_nodeclaim_status_condition_transitions_total";
+    assert_eq!(
+        series(&cluster, transitions, &["type=\"Initialized\"", "status=\"True\""]).len(),
+        1
+    );
+    cluster.delete_claim("a").await;
+    cluster.seconds(30).await;
+    assert!(series(&cluster, "operator_nodeclaim_status_condition_count", &["name=\"a\""]).is_empty());
+    assert!(cluster.events().contains(&"NodeClaim/Finalized".to_owned()));
+}
+
+#[tokio::test]
+async fn a_pod_that_was_pending_is_measured_until_it_is_ready() {
+    let cluster = Cluster::start().await;
+    cluster
+        .apply(
+            "{apiVersion: v1, kind: Pod, metadata: {name: web, namespace: default}, \
+             spec: {containers: [{name: c, image: i}]}, status: {phase: Pending}}",
+        )
+        .await;
+    cluster.seconds(15).await;
+    let unstarted = series(&cluster, "karpenter_pods_unstarted_time_seconds", &["name=\"web\""]);
+    assert!(unstarted[0].ends_with(" 15"), "{unstarted:?}");
+    let ready = json!({"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T00:00:15Z"});
+    let running = json!({"status": {"phase": "Running", "conditions": [ready]}});
+    cluster
+        .objects()
+        .patch_status::<Pod>("default", "web", &running)
+        .unwrap();
+    cluster.sandbox.settle().await;
+    assert!(series(&cluster, "karpenter_pods_unstarted_time_seconds", &["name=\"web\""]).is_empty());
+    assert_eq!(cluster.metric("karpenter_pods_startup_duration_seconds_count"), 1.0);
+    assert_eq!(
+        series(
+            &cluster,
+            "karpenter_pods_state",
+            &["phase=\"Running\"", "ready=\"true\""]
+        )
+        .len(),
+        1
+    );
+    cluster.finish("web").await;
+    assert!(series(&cluster, "karpenter_pods_state", &[]).is_empty());
+}
