@@ -70,7 +70,9 @@ impl Catalog {
                 continue;
             }
             let set = template_set(&mut tables, pool);
-            let rows = Rows::new(&mut tables, &mut dims, set, instance_types);
+            let mut by_name = instance_types.clone();
+            by_name.sort_by(|a, b| a.name.cmp(&b.name));
+            let rows = Rows::new(&mut tables, &mut dims, set, &by_name);
             universe.add(&mut tables, pool, instance_types);
             templates.push(Template {
                 pool: pool.clone(),

@@ -3,7 +3,7 @@
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use crate::model::{Node, Pod, ReservedMode, Snapshot};
+use crate::model::{Node, Packing, Pod, ReservedMode, Snapshot};
 use crate::plan::Plan;
 use crate::solve::{Run, Settings, World};
 
@@ -98,5 +98,8 @@ fn run(
     let pods = world.snapshot.pods.clone();
     let mut run = Run::new(world, &pods, moved, settings);
     run.solve(budget);
+    if run.world.snapshot.options.packing == Packing::Cost {
+        run.make_cheaper();
+    }
     run.into_plan()
 }

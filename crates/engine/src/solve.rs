@@ -4,6 +4,7 @@
 //! what it has worked out; a run keeps its own small state on top, so that many runs can share one world.
 
 mod attempt;
+mod cheaper;
 mod claims;
 mod daemons;
 mod default_spread;

@@ -227,10 +227,18 @@ impl Run<'_> {
         for row in 0..own.rows.len() {
             let type_index = own.rows.type_of[row] as usize;
             let name = &own.rows.types[type_index].name;
-            let unmet = tables.entries(set).to_vec().into_iter().find(|(key, req)| {
-                let own = own.rows.columns.get(key).and_then(|column| column[type_index]);
-                own.is_some_and(|own| !tables.meets(own, *req))
-            });
+            let unmet: Vec<_> = tables
+                .entries(set)
+                .to_vec()
+                .into_iter()
+                .filter(|(key, req)| {
+                    let own = own.rows.columns.get(key).and_then(|column| column[type_index]);
+                    own.is_some_and(|own| !tables.meets(own, *req))
+                })
+                .collect();
+            let unmet = unmet
+                .into_iter()
+                .min_by_key(|(key, _)| tables.names.key_name(*key).clone());
             let group = own
                 .daemon_groups
                 .iter()

@@ -24,10 +24,10 @@ struct Shape {
     ranked: Vec<Ranked>,
 }
 
-struct Ranked {
-    row: usize,
-    price: f64,
-    offer: Option<usize>,
+pub(crate) struct Ranked {
+    pub(crate) row: usize,
+    pub(crate) price: f64,
+    pub(crate) offer: Option<usize>,
 }
 
 /// Types and cheapest offering, shared by claims that have the same rows left too.
@@ -260,7 +260,8 @@ impl Run<'_> {
     }
 }
 
-fn ranked(tables: &mut Tables, template: &Template, set: SetId) -> Vec<Ranked> {
+/// Rows by the price of their cheapest launchable offering under a set, then by name.
+pub(crate) fn ranked(tables: &mut Tables, template: &Template, set: SetId) -> Vec<Ranked> {
     let mut best: Vec<Ranked> = (0..template.rows.len())
         .map(|row| Ranked {
             row,

@@ -77,6 +77,11 @@ impl Book {
         }
     }
 
+    /// There are reservations to look after.
+    pub(crate) fn is_active(&self) -> bool {
+        self.mode.is_some()
+    }
+
     /// What a planned node with these rows could hold, given what it holds already.
     pub(crate) fn judge(
         &self,

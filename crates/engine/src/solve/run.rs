@@ -168,7 +168,7 @@ impl<'w> Run<'w> {
         run.remove_nodes(&settings.removed);
         run.forget_moved(moved);
         run.activate_inverse_groups(moved);
-        run.charge_existing_nodes();
+        run.limits = run.limits_before_claims();
         run
     }
 
@@ -246,24 +246,19 @@ impl<'w> Run<'w> {
         );
     }
 
-    /// Limits are what is left after the active nodes of each pool.
-    fn charge_existing_nodes(&mut self) {
-        self.limits = self
-            .world
-            .templates
-            .iter()
-            .map(|template| template.limits.clone())
-            .collect();
-        for (template, limits) in self.world.templates.iter().zip(&mut self.limits) {
-            if limits.is_unlimited() {
+    /// Limits less the active nodes of each pool.
+    pub(crate) fn limits_before_claims(&self) -> Vec<Limits> {
+        let mut left = self.world.limits.clone();
+        for (node, _) in self.removed.iter().enumerate().filter(|(_, removed)| **removed) {
+            let existing = &self.world.nodes.all[node];
+            let Some(template) = self.world.template_of(existing) else {
                 continue;
-            }
-            for (at, existing) in self.world.nodes.all[..self.world.nodes.active].iter().enumerate() {
-                if !self.removed[at] && existing.node.node_pool.as_deref() == Some(template.pool.name.as_str()) {
-                    limits.charge(&existing.capacity);
-                }
+            };
+            if node < self.world.nodes.active {
+                left[template].refund(&existing.capacity);
             }
         }
+        left
     }
 
     /// Places pods until the queue makes no progress or the budget says stop.
@@ -355,5 +350,6 @@ fn sort(world: &World, entries: &mut [Entry]) {
             .then_with(|| size(b, Dims::MEMORY).cmp(&size(a, Dims::MEMORY)))
             .then_with(|| a.pod.created.cmp(&b.pod.created))
             .then_with(|| a.pod.uid.cmp(&b.pod.uid))
+            .then_with(|| (&a.pod.namespace, &a.pod.name).cmp(&(&b.pod.namespace, &b.pod.name)))
     });
 }

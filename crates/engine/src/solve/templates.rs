@@ -47,6 +47,16 @@ impl Limits {
         self.resources.is_empty() && self.nodes.is_none()
     }
 
+    /// Gives back what a node had.
+    pub(crate) fn refund(&mut self, capacity: &[i64]) {
+        for (dim, left) in &mut self.resources {
+            *left += i128::from(capacity.get(*dim).copied().unwrap_or(0));
+        }
+        if let Some(nodes) = &mut self.nodes {
+            *nodes += 1;
+        }
+    }
+
     /// Takes away what a node has.
     pub(crate) fn charge(&mut self, capacity: &[i64]) {
         for (dim, left) in &mut self.resources {
@@ -165,6 +175,22 @@ impl Template {
         column.amounts.get(low).copied().unwrap_or(0)
     }
 
+    /// What a row has left after daemons.
+    pub(crate) fn free_on(&self, row: usize) -> Amounts {
+        let mut free = self.rows.allocatable[row].clone();
+        free.resize(self.free.len(), 0);
+        for group in self
+            .daemon_groups
+            .iter()
+            .filter(|group| group.rows[row / 64] >> (row % 64) & 1 == 1)
+        {
+            for (free, overhead) in free.iter_mut().zip(&group.overhead) {
+                *free -= overhead;
+            }
+        }
+        free
+    }
+
     /// Drops rows of daemon groups whose host ports are taken.
     pub(crate) fn without_port_conflicts(&self, rows: &mut [u64], wanted: &[HostPort]) {
         if wanted.is_empty() {
@@ -231,11 +257,15 @@ impl Template {
             .filter(|(_, req)| tables.req(*req).min_values.is_some())
             .copied()
             .collect();
-        demands.into_iter().find_map(|(key, req)| {
+        let unmet = demands.into_iter().filter_map(|(key, req)| {
             let need = tables.req(req).min_values.unwrap_or(0);
             let have = self.distinct_values(tables, key, req, rows);
             (have < need).then_some((key, need, have))
-        })
+        });
+        let unmet: Vec<_> = unmet.collect();
+        unmet
+            .into_iter()
+            .min_by_key(|(key, _, _)| tables.names.key_name(*key).clone())
     }
 
     fn distinct_values(&self, tables: &mut Tables, key: KeyId, req: ReqId, rows: &[u64]) -> u32 {

@@ -18,7 +18,7 @@ use super::domains::{Counts, Domains, Hosts};
 use super::groups::{Group, GroupId, Groups, NodeFilter, Rule};
 use super::kinds::{Builder, Kind};
 use super::nodes::{ExistingNode, Nodes, TaintsId};
-use super::templates::Template;
+use super::templates::{Limits, Template};
 use super::volumes::Volumes;
 use crate::model::{Effect, MinValuesPolicy, Pod, PodSpec, Snapshot, SpreadConstraint, Taint, tolerates};
 use crate::plan::EmptyPool;
@@ -31,6 +31,8 @@ pub(crate) struct World {
     pub(crate) dims: Dims,
     pub(crate) templates: Vec<Template>,
     pub(crate) empty_pools: Vec<EmptyPool>,
+    /// Per template, what its limits leave after the nodes that exist.
+    pub(crate) limits: Vec<Limits>,
     pub(crate) nodes: Nodes,
     pub(crate) volumes: Volumes,
     pub(crate) groups: Groups,
@@ -86,6 +88,7 @@ impl World {
             dims,
             templates,
             empty_pools,
+            limits: Vec::new(),
             nodes,
             volumes: Volumes::default(),
             groups: Groups::default(),
@@ -101,8 +104,27 @@ impl World {
             filtered_sets: FxHashMap::default(),
             prefer_no_schedule,
         };
+        world.charge_existing_nodes();
         world.add_bound_anti_affinity();
         world
+    }
+
+    fn charge_existing_nodes(&mut self) {
+        self.limits = self.templates.iter().map(|template| template.limits.clone()).collect();
+        if self.limits.iter().all(Limits::is_unlimited) {
+            return;
+        }
+        for existing in &self.nodes.all[..self.nodes.active] {
+            if let Some(template) = self.template_of(existing) {
+                self.limits[template].charge(&existing.capacity);
+            }
+        }
+    }
+
+    /// The template of the NodePool that a node belongs to.
+    pub(crate) fn template_of(&self, existing: &ExistingNode) -> Option<usize> {
+        let pool = existing.node.node_pool.as_deref()?;
+        self.templates.iter().position(|template| template.pool.name == pool)
     }
 
     /// The kind and requests of a pod, interned. Call [`World::settle`] when all pods of a run are.
@@ -173,6 +195,9 @@ impl World {
             let selecting = self.groups.selecting(&kind.namespace, &kind.labels);
             let is_inverse = |group: &GroupId| self.groups.get(*group).rule == Rule::Inverse;
             (kind.kept_away_by, kind.counted_by) = selecting.into_iter().partition(is_inverse);
+            // Group ids depend on the order of the input; the rule that is reported must not.
+            let key_name = |group: &GroupId| self.tables.names.key_name(self.groups.get(*group).key).clone();
+            kind.kept_away_by.sort_by_key(key_name);
             for owned in kind.steps.iter_mut().flat_map(|step| &mut step.owned) {
                 owned.selects_itself = kind.counted_by.binary_search(&owned.group).is_ok();
             }

@@ -15,7 +15,7 @@ pub(crate) struct ReqId(pub(crate) u32);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct SetId(pub(crate) u32);
 
-/// Why a node described by one set cannot host a demand: the first key, in name order of no importance.
+/// Why a node described by one set cannot host a demand: the first key by name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Clash {
     /// The demand names a key that the node does not define.
@@ -236,14 +236,15 @@ impl Tables {
 
     /// No key that both name has disjoint values.
     pub(crate) fn intersects(&mut self, a: SetId, b: SetId) -> Result<(), Clash> {
+        let mut disjoint: Option<KeyId> = None;
         for at in 0..self.entries(b).len() {
             let (key, want) = self.entries(b)[at];
             let Some(have) = self.get(a, key) else { continue };
             if !self.meets(have, want) {
-                return Err(Clash::Disjoint(key));
+                disjoint = Some(self.first_by_name(disjoint, key));
             }
         }
-        Ok(())
+        disjoint.map_or(Ok(()), |key| Err(Clash::Disjoint(key)))
     }
 
     /// Whether a planned node described by `a` can host the demand `b`, and what it is then (well-known keys may be
@@ -260,12 +261,24 @@ impl Tables {
         outcome
     }
 
+    /// Ids depend on the order of the input; what is reported must not.
+    fn first_by_name(&self, best: Option<KeyId>, other: KeyId) -> KeyId {
+        match best {
+            Some(best) if self.names.key_name(best) <= self.names.key_name(other) => best,
+            _ => other,
+        }
+    }
+
     fn judge(&mut self, a: SetId, b: SetId) -> Result<SetId, Clash> {
+        let mut undefined: Option<KeyId> = None;
         for at in 0..self.entries(b).len() {
             let (key, want) = self.entries(b)[at];
             if self.get(a, key).is_none() && !self.req(want).is_negative() && !self.is_well_known(key) {
-                return Err(Clash::Undefined(key));
+                undefined = Some(self.first_by_name(undefined, key));
             }
+        }
+        if let Some(key) = undefined {
+            return Err(Clash::Undefined(key));
         }
         self.intersects(a, b)?;
         Ok(self.merge(a, b))
@@ -297,5 +310,75 @@ impl Tables {
             }
         }
         exported.with_min_values(req.min_values)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use karpenter_api::requirement::Operator;
+
+    use super::*;
+
+    /// Every operator over a few values, numeric and not.
+    fn samples() -> Vec<Requirement> {
+        let lists: [&[&str]; 6] = [&[], &["a"], &["a", "b"], &["1"], &["1", "5", "9"], &["b", "5"]];
+        let mut samples = vec![Requirement::exists("k"), Requirement::does_not_exist("k")];
+        for values in lists {
+            samples.push(Requirement::new("k", Operator::In, values.iter().copied()));
+            samples.push(Requirement::new("k", Operator::NotIn, values.iter().copied()));
+        }
+        for bound in ["0", "1", "4", "5", "9", &i64::MAX.to_string()] {
+            for operator in [Operator::Gt, Operator::Lt, Operator::Gte, Operator::Lte] {
+                samples.push(Requirement::new("k", operator, [bound]));
+            }
+        }
+        let pairs: Vec<Requirement> = samples
+            .iter()
+            .zip(samples.iter().rev())
+            .map(|(a, b)| a.intersection(b).with_min_values(Some(2)))
+            .collect();
+        samples.extend(pairs);
+        samples
+    }
+
+    #[test]
+    fn interned_requirements_behave_as_those_they_stand_for() {
+        let mut tables = Tables::new(LabelRules::default());
+        for a in samples() {
+            let (key, left) = tables.requirement(&a);
+            assert_eq!(tables.export(key, left), a);
+            for b in samples() {
+                let (_, right) = tables.requirement(&b);
+                let both = tables.intersection(left, right);
+                assert_eq!(tables.export(key, both), a.intersection(&b), "{a} and {b}");
+                let plainly = tables.req(left).meets(tables.req(right), tables.names.numbers(key));
+                assert_eq!(plainly, a.has_intersection(&b), "{a} and {b}");
+            }
+            for value in ["a", "b", "c", "1", "4", "5", "9"] {
+                let id = tables.names.value(key, value);
+                assert_eq!(tables.has(key, left, id), a.has(value), "{a} has {value}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_label_that_must_be_absent_goes_with_one_that_must_not_have_a_value() {
+        let mut tables = Tables::new(LabelRules::default());
+        let mut check = |a: Requirement, b: Requirement, expect: bool| {
+            let (_, a) = tables.requirement(&a);
+            let (_, b) = tables.requirement(&b);
+            assert_eq!(tables.meets(a, b), expect);
+        };
+        check(
+            Requirement::new("k", Operator::NotIn, ["a"]),
+            Requirement::does_not_exist("k"),
+            true,
+        );
+        check(Requirement::exists("k"), Requirement::does_not_exist("k"), false);
+        check(
+            Requirement::within("k", ["a"]),
+            Requirement::new("k", Operator::Gt, ["1"]),
+            false,
+        );
     }
 }

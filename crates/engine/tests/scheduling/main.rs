@@ -1,6 +1,7 @@
 //! Behaviour of the scheduler, one line of the specification's test list each.
 
 mod claims;
+mod cost;
 mod daemons;
 mod limits;
 mod min_values;
