@@ -15,7 +15,7 @@ use karpenter_api::{
     Quantity, Requirement, Requirements, ResourceList,
     labels::{ARCH, CAPACITY_TYPE, INSTANCE_TYPE, LabelRules, OS, ZONE},
     requirement::Operator,
-    resources::PODS,
+    resources::{CPU, MEMORY, PODS},
 };
 use serde::{Deserialize, Serialize};
 
@@ -35,7 +35,7 @@ pub struct FileInstanceType {
     pub resources: ResourceList,
     #[serde(alias = "Offerings", default)]
     pub offerings: Vec<FileOffering>,
-    #[serde(alias = "Overhead", default, skip_serializing_if = "FileOverhead::is_empty")]
+    #[serde(alias = "Overhead", default = "FileOverhead::of_kwok")]
     pub overhead: FileOverhead,
 }
 
@@ -78,8 +78,15 @@ pub struct FileOverhead {
 }
 
 impl FileOverhead {
-    fn is_empty(&self) -> bool {
-        *self == Self::default()
+    /// What upstream's KWOK provider keeps back on every type; a file that says nothing means this, and `{}` means none.
+    pub fn of_kwok() -> Self {
+        let kube_reserved = ResourceList::new()
+            .with(CPU, Quantity::from_milli(100))
+            .with(MEMORY, Quantity::from_bytes(10 << 20));
+        Self {
+            kube_reserved,
+            ..Self::default()
+        }
     }
 }
 

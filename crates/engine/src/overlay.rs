@@ -6,7 +6,7 @@ use karpenter_api::{
     NodeOverlay, Requirement, Requirements, ResourceList,
     labels::{LabelRules, NODEPOOL},
     requirement::Undefined,
-    resources,
+    validation,
 };
 
 use crate::{
@@ -95,29 +95,22 @@ struct Touched {
 
 impl Change {
     fn parse(overlay: &NodeOverlay, rules: &LabelRules) -> Result<Self, String> {
-        let spec = &overlay.spec;
-        let requirements: Vec<Requirement> = spec.requirements.iter().map(|r| r.parsed(rules)).collect();
-        if let Some(restricted) = requirements.iter().find(|r| rules.is_restricted(r.key())) {
-            return Err(format!("label {} is restricted", restricted.key()));
+        let findings = overlay.validate(rules);
+        if !findings.is_empty() {
+            return Err(validation::message(&findings));
         }
+        let spec = &overlay.spec;
         let price = match (&spec.price, &spec.price_adjustment) {
             (Some(_), Some(_)) => return Err("price and priceAdjustment can't both be set".to_owned()),
             (Some(price), None) => Some(PriceChange::parse(price)?),
             (None, Some(adjustment)) => Some(PriceChange::parse(adjustment)?),
             (None, None) => None,
         };
-        let capacity = spec.capacity.clone().unwrap_or_default();
-        if let Some(fixed) = resources::WELL_KNOWN
-            .iter()
-            .find(|resource| capacity.contains_key(**resource))
-        {
-            return Err(format!("{fixed} can't be changed by an overlay"));
-        }
         Ok(Self {
             weight: overlay.weight(),
-            requirements: requirements.into_iter().collect(),
+            requirements: spec.requirements.iter().map(|r| r.parsed(rules)).collect(),
             price,
-            capacity,
+            capacity: spec.capacity.clone().unwrap_or_default(),
         })
     }
 
@@ -278,7 +271,7 @@ mod tests {
             "metadata": { "name": "default" }, "spec": { "template": { "metadata": { "labels": { "team": "a" } }, "spec": {
                 "requirements": [], "nodeClassRef": { "group": "g", "kind": "K", "name": "n" } } } } }))
         .unwrap();
-        let pool = Arc::new(crate::convert::node_pool(&rules, &pool, String::new()).unwrap());
+        let pool = Arc::new(crate::convert::node_pool(&rules, &pool).unwrap());
         let instance_types = types.iter().map(|t| Arc::new(t.to_model(&rules))).collect();
         apply(overlays, vec![PoolTypes { pool, instance_types }], &rules)
     }

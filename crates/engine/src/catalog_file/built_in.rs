@@ -53,12 +53,7 @@ fn instance_type(cpu: i64, family: &str, memory_gib: i64, os: &str, architecture
         operating_systems: vec![os.to_owned()],
         resources,
         offerings,
-        overhead: FileOverhead {
-            kube_reserved: ResourceList::new()
-                .with(CPU, Quantity::from_milli(100))
-                .with(MEMORY, Quantity::from_bytes(10 << 20)),
-            ..FileOverhead::default()
-        },
+        overhead: FileOverhead::of_kwok(),
     }
 }
 

@@ -30,7 +30,7 @@ pub(crate) struct Machine {
     pub(crate) bound: Vec<Pod>,
     /// Pods that the plan puts there.
     pub(crate) placed: Vec<Pod>,
-    /// DaemonSet pods that would join, and have not yet.
+    /// DaemonSet pods that would join where taints and labels let them.
     pub(crate) daemons: Vec<Pod>,
 }
 
@@ -53,7 +53,12 @@ pub(crate) fn violations(machines: &[Machine]) -> Vec<String> {
     for pick in [0, most / 2, most.saturating_sub(1)] {
         let chosen: Vec<Chosen<'_>> = machines
             .iter()
-            .filter_map(|machine| Some(Chosen { machine, labels: &machine.worlds.get(pick % machine.worlds.len().max(1))?.labels }))
+            .filter_map(|machine| {
+                Some(Chosen {
+                    machine,
+                    labels: &machine.worlds.get(pick % machine.worlds.len().max(1))?.labels,
+                })
+            })
             .collect();
         anti_affinity(&chosen, &mut found);
         affinity(&chosen, &mut found);
@@ -76,15 +81,23 @@ impl Chosen<'_> {
 }
 
 fn all_pods<'a>(chosen: &'a [Chosen<'a>]) -> impl Iterator<Item = (&'a Chosen<'a>, &'a Pod)> {
-    chosen.iter().flat_map(|c| c.machine.bound.iter().chain(&c.machine.placed).map(move |pod| (c, pod)))
+    chosen
+        .iter()
+        .flat_map(|c| c.machine.bound.iter().chain(&c.machine.placed).map(move |pod| (c, pod)))
 }
 
 fn placed_pods<'a>(chosen: &'a [Chosen<'a>]) -> impl Iterator<Item = (&'a Chosen<'a>, &'a Pod)> {
-    chosen.iter().flat_map(|c| c.machine.placed.iter().map(move |pod| (c, pod)))
+    chosen
+        .iter()
+        .flat_map(|c| c.machine.placed.iter().map(move |pod| (c, pod)))
 }
 
 fn name(pod: &Pod) -> String {
-    format!("{}/{}", namespace(pod), pod.metadata.name.as_deref().unwrap_or_default())
+    format!(
+        "{}/{}",
+        namespace(pod),
+        pod.metadata.name.as_deref().unwrap_or_default()
+    )
 }
 
 fn namespace(pod: &Pod) -> &str {
@@ -99,13 +112,17 @@ fn spec(pod: &Pod) -> &k8s_openapi::api::core::v1::PodSpec {
 
 fn taints(machine: &Machine, found: &mut Vec<String>) {
     for pod in &machine.placed {
-        for taint in machine.taints.iter().filter(|t| t.effect != "PreferNoSchedule") {
-            let tolerations = spec(pod).tolerations.as_deref().unwrap_or_default();
-            if !tolerations.iter().any(|toleration| tolerates(toleration, taint)) {
-                found.push(format!("{} is on {} despite taint {}:{}", name(pod), machine.name, taint.key, taint.effect));
-            }
+        if !tolerates_all(pod, &machine.taints) {
+            found.push(format!("{} is on {} despite its taints", name(pod), machine.name));
         }
     }
+}
+
+fn tolerates_all(pod: &Pod, taints: &[Taint]) -> bool {
+    let tolerations = spec(pod).tolerations.as_deref().unwrap_or_default();
+    let hard = taints.iter().filter(|taint| taint.effect != "PreferNoSchedule");
+    hard.into_iter()
+        .all(|taint| tolerations.iter().any(|toleration| tolerates(toleration, taint)))
 }
 
 fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
@@ -124,17 +141,27 @@ fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
 
 fn ports(machine: &Machine, found: &mut Vec<String>) {
     let mut seen: Vec<(String, i32, String, String)> = Vec::new();
-    for pod in machine.bound.iter().chain(&machine.placed).chain(&machine.daemons) {
+    for pod in machine.bound.iter().chain(&machine.placed) {
         for container in &spec(pod).containers {
             for port in container.ports.iter().flatten() {
-                let Some(number) = port.host_port.filter(|p| *p != 0) else { continue };
+                let Some(number) = port.host_port.filter(|p| *p != 0) else {
+                    continue;
+                };
                 let protocol = port.protocol.clone().unwrap_or_else(|| "TCP".into());
-                let ip = port.host_ip.clone().filter(|ip| !ip.is_empty()).unwrap_or_else(|| "0.0.0.0".into());
+                let ip = port
+                    .host_ip
+                    .clone()
+                    .filter(|ip| !ip.is_empty())
+                    .unwrap_or_else(|| "0.0.0.0".into());
                 let any = |ip: &str| ip == "0.0.0.0" || ip == "::";
                 for (other_protocol, other_number, other_ip, owner) in &seen {
                     let same_ip = *other_ip == ip || any(&ip) || any(other_ip);
                     if *other_protocol == protocol && *other_number == number && same_ip && *owner != name(pod) {
-                        found.push(format!("{} and {owner} both want port {number} of {}", name(pod), machine.name));
+                        found.push(format!(
+                            "{} and {owner} both want port {number} of {}",
+                            name(pod),
+                            machine.name
+                        ));
                     }
                 }
                 seen.push((protocol, number, ip, name(pod)));
@@ -150,7 +177,11 @@ fn resources(machine: &Machine, world: &World, found: &mut Vec<String>) {
         return;
     }
     let mut used = Amounts::new();
-    for pod in machine.bound.iter().chain(&machine.placed).chain(&machine.daemons) {
+    let daemons = machine
+        .daemons
+        .iter()
+        .filter(|pod| tolerates_all(pod, &machine.taints) && node_matches(pod, &world.labels));
+    for pod in machine.bound.iter().chain(&machine.placed).chain(daemons) {
         for (resource, amount) in requests(pod) {
             *used.entry(resource).or_default() += amount;
         }
@@ -168,7 +199,11 @@ pub(crate) fn requests(pod: &Pod) -> Amounts {
     let mut total = Amounts::new();
     let of = |resources: &Option<k8s_openapi::api::core::v1::ResourceRequirements>| -> Amounts {
         let requests = resources.as_ref().and_then(|r| r.requests.as_ref());
-        requests.into_iter().flatten().map(|(resource, quantity)| (resource.clone(), milli(quantity))).collect()
+        requests
+            .into_iter()
+            .flatten()
+            .map(|(resource, quantity)| (resource.clone(), milli(quantity)))
+            .collect()
     };
     for container in &spec(pod).containers {
         for (resource, amount) in of(&container.resources) {
@@ -214,25 +249,42 @@ pub(crate) fn milli(quantity: &Quantity) -> i128 {
 fn selectors(machine: &Machine, world: &World, found: &mut Vec<String>) {
     for pod in &machine.placed {
         if !node_matches(pod, &world.labels) {
-            found.push(format!("{} is on {}, whose labels it does not select", name(pod), machine.name));
+            found.push(format!(
+                "{} is on {}, whose labels it does not select",
+                name(pod),
+                machine.name
+            ));
         }
     }
 }
 
 /// nodeSelector and required node affinity, as kube-scheduler reads them.
 pub(crate) fn node_matches(pod: &Pod, labels: &Labels) -> bool {
-    let selected = spec(pod).node_selector.iter().flatten().all(|(key, value)| labels.get(key) == Some(value));
+    let selected = spec(pod)
+        .node_selector
+        .iter()
+        .flatten()
+        .all(|(key, value)| labels.get(key) == Some(value));
     let required = spec(pod)
         .affinity
         .as_ref()
         .and_then(|a| a.node_affinity.as_ref())
         .and_then(|a| a.required_during_scheduling_ignored_during_execution.as_ref());
-    selected && required.is_none_or(|selector| selector.node_selector_terms.iter().any(|term| term_matches(term, labels)))
+    selected
+        && required.is_none_or(|selector| {
+            selector
+                .node_selector_terms
+                .iter()
+                .any(|term| term_matches(term, labels))
+        })
 }
 
 fn term_matches(term: &NodeSelectorTerm, labels: &Labels) -> bool {
     let expressions = term.match_expressions.as_deref().unwrap_or_default();
-    !expressions.is_empty() && expressions.iter().all(|expression| expression_matches(expression, labels))
+    !expressions.is_empty()
+        && expressions
+            .iter()
+            .all(|expression| expression_matches(expression, labels))
 }
 
 fn expression_matches(expression: &NodeSelectorRequirement, labels: &Labels) -> bool {
@@ -240,7 +292,10 @@ fn expression_matches(expression: &NodeSelectorRequirement, labels: &Labels) -> 
     let values = expression.values.as_deref().unwrap_or_default();
     let number = |text: &String| text.parse::<i64>().ok();
     let compare = |test: fn(&i64, &i64) -> bool| {
-        value.and_then(number).zip(values.first().and_then(number)).is_some_and(|(have, want)| test(&have, &want))
+        value
+            .and_then(number)
+            .zip(values.first().and_then(number))
+            .is_some_and(|(have, want)| test(&have, &want))
     };
     match expression.operator.as_str() {
         "In" => value.is_some_and(|v| values.contains(v)),
@@ -259,12 +314,22 @@ fn label_selector_matches(selector: Option<&LabelSelector>, pod: &Pod) -> bool {
     let Some(selector) = selector else { return false };
     let empty = Labels::new();
     let labels = pod.metadata.labels.as_ref().unwrap_or(&empty);
-    assert!(selector.match_expressions.is_none(), "the naive checker knows only matchLabels");
-    selector.match_labels.iter().flatten().all(|(key, value)| labels.get(key) == Some(value))
+    assert!(
+        selector.match_expressions.is_none(),
+        "the naive checker knows only matchLabels"
+    );
+    selector
+        .match_labels
+        .iter()
+        .flatten()
+        .all(|(key, value)| labels.get(key) == Some(value))
 }
 
 fn term_selects(term: &PodAffinityTerm, owner: &Pod, other: &Pod) -> bool {
-    assert!(term.namespace_selector.is_none(), "the naive checker knows no namespace selectors");
+    assert!(
+        term.namespace_selector.is_none(),
+        "the naive checker knows no namespace selectors"
+    );
     let namespaces: BTreeSet<&str> = match term.namespaces.as_deref() {
         None | Some([]) => BTreeSet::from([namespace(owner)]),
         Some(list) => list.iter().map(String::as_str).collect(),
@@ -274,25 +339,36 @@ fn term_selects(term: &PodAffinityTerm, owner: &Pod, other: &Pod) -> bool {
 
 fn required_affinity(pod: &Pod) -> Vec<PodAffinityTerm> {
     let affinity = spec(pod).affinity.as_ref().and_then(|a| a.pod_affinity.as_ref());
-    affinity.and_then(|a| a.required_during_scheduling_ignored_during_execution.clone()).unwrap_or_default()
+    affinity
+        .and_then(|a| a.required_during_scheduling_ignored_during_execution.clone())
+        .unwrap_or_default()
 }
 
 fn required_anti_affinity(pod: &Pod) -> Vec<PodAffinityTerm> {
     let affinity = spec(pod).affinity.as_ref().and_then(|a| a.pod_anti_affinity.as_ref());
-    affinity.and_then(|a| a.required_during_scheduling_ignored_during_execution.clone()).unwrap_or_default()
+    affinity
+        .and_then(|a| a.required_during_scheduling_ignored_during_execution.clone())
+        .unwrap_or_default()
 }
 
 fn anti_affinity(chosen: &[Chosen<'_>], found: &mut Vec<String>) {
     for (at, owner) in all_pods(chosen) {
         for term in required_anti_affinity(owner) {
-            let Some(domain) = at.domain(&term.topology_key) else { continue };
+            let Some(domain) = at.domain(&term.topology_key) else {
+                continue;
+            };
             for (other_at, other) in all_pods(chosen) {
                 let both_bound = spec(owner).node_name.is_some() && spec(other).node_name.is_some();
                 if both_bound || name(owner) == name(other) || other_at.domain(&term.topology_key) != Some(domain) {
                     continue;
                 }
                 if term_selects(&term, owner, other) {
-                    found.push(format!("{} and {} share {} {domain}, which anti-affinity forbids", name(owner), name(other), term.topology_key));
+                    found.push(format!(
+                        "{} and {} share {} {domain}, which anti-affinity forbids",
+                        name(owner),
+                        name(other),
+                        term.topology_key
+                    ));
                 }
             }
         }
@@ -309,11 +385,16 @@ fn affinity(chosen: &[Chosen<'_>], found: &mut Vec<String>) {
             };
             let others: Vec<Option<&str>> = all_pods(chosen)
                 .filter(|(_, other)| name(other) != name(pod) && term_selects(&term, pod, other))
+                // Pods where this one can't go don't keep it from being the first where it can.
+                .filter(|(other_at, _)| node_matches(pod, other_at.labels))
                 .map(|(other_at, _)| other_at.domain(key))
                 .collect();
             let first_of_its_kind = term_selects(&term, pod, pod) && others.iter().all(Option::is_none);
             if !others.contains(&Some(domain)) && !first_of_its_kind {
-                found.push(format!("{} is in {key} {domain} without the pods it has affinity to", name(pod)));
+                found.push(format!(
+                    "{} is in {key} {domain} without the pods it has affinity to",
+                    name(pod)
+                ));
             }
         }
     }
@@ -338,7 +419,11 @@ fn spread(chosen: &[Chosen<'_>], found: &mut Vec<String>) {
                 .filter(|(_, other)| namespace(other) == namespace(pod) && label_selector_matches(selector, other))
                 .collect();
             let same_promise = |other: &Pod| {
-                spec(other).topology_spread_constraints.iter().flatten().any(|c| c == constraint)
+                spec(other)
+                    .topology_spread_constraints
+                    .iter()
+                    .flatten()
+                    .any(|c| c == constraint)
                     && spec(other).node_selector == spec(pod).node_selector
                     && spec(other).affinity.as_ref().and_then(|a| a.node_affinity.as_ref())
                         == spec(pod).affinity.as_ref().and_then(|a| a.node_affinity.as_ref())
@@ -360,9 +445,17 @@ fn spread(chosen: &[Chosen<'_>], found: &mut Vec<String>) {
                     *counts.entry(d).or_default() += 1;
                 }
             }
-            let lowest = if key == "kubernetes.io/hostname" { 0 } else { counts.values().copied().min().unwrap_or(0) };
+            let lowest = if key == "kubernetes.io/hostname" {
+                0
+            } else {
+                counts.values().copied().min().unwrap_or(0)
+            };
             if counts.get(domain).copied().unwrap_or(0) - lowest > constraint.max_skew {
-                found.push(format!("{key} {domain} holds more than {} pods over the emptiest for {}", constraint.max_skew, name(pod)));
+                found.push(format!(
+                    "{key} {domain} holds more than {} pods over the emptiest for {}",
+                    constraint.max_skew,
+                    name(pod)
+                ));
             }
         }
     }
