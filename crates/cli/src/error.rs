@@ -12,6 +12,9 @@ pub(crate) enum CliError {
     /// The command ran and the answer is no. Everything worth saying has been printed.
     #[error("the answer is negative")]
     Negative,
+    /// The arguments, or a file that they name, can't be used.
+    #[error("{0}")]
+    Usage(String),
     /// A file can't be read or understood.
     #[error(transparent)]
     Input(#[from] ManifestError),
@@ -26,7 +29,7 @@ impl CliError {
             // Whoever reads our output had enough (`karpenter crds | head`); that is no failure.
             Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
             Self::Negative | Self::Output(_) => ExitCode::from(1),
-            Self::Input(_) => ExitCode::from(2),
+            Self::Usage(_) | Self::Input(_) => ExitCode::from(2),
         }
     }
 
@@ -35,7 +38,7 @@ impl CliError {
         match self {
             Self::Negative => true,
             Self::Output(error) => error.kind() == io::ErrorKind::BrokenPipe,
-            Self::Input(_) => false,
+            Self::Usage(_) | Self::Input(_) => false,
         }
     }
 }

@@ -1,5 +1,6 @@
 //! `karpenter`: the one binary; argument parsing and wiring, nothing else.
 
+mod cluster_files;
 mod commands;
 mod error;
 mod manifests;

@@ -128,7 +128,8 @@ impl Manifest {
         T::deserialize(&self.object).map_err(|error| self.malformed(&error.to_string()))
     }
 
-    fn malformed(&self, problem: &str) -> ManifestError {
+    /// An error about this object.
+    pub(crate) fn malformed(&self, problem: &str) -> ManifestError {
         ManifestError::Malformed {
             origin: self.origin.clone(),
             kind: self.kind.clone(),
