@@ -256,7 +256,9 @@ impl Run<'_> {
             if unmet.is_none()
                 && sold
                 && let Some((dim, ratio)) = lacking
-                && nearest.as_ref().is_none_or(|(best, _)| ratio < *best)
+                && nearest
+                    .as_ref()
+                    .is_none_or(|(best, miss)| (ratio, name) < (*best, &miss.instance_type))
             {
                 let resource = self.world.dims.name(dim);
                 let text = |amount: i64| quantity(resource, amount).to_string();

@@ -381,9 +381,9 @@ fn worlds(name: &str, claim: &karpenter_engine::plan::PlannedClaim) -> Vec<World
             .is_none_or(|requirement| requirement.has(value))
     };
     let mut worlds = Vec::new();
-    for instance_type in &claim.instance_types {
+    for instance_type in claim.instance_types.iter() {
         for offering in instance_type.offerings.iter().filter(|offering| offering.available) {
-            let mut labels: Labels = claim.labels.clone();
+            let mut labels: Labels = (*claim.labels).clone();
             labels.insert(HOSTNAME.to_owned(), name.to_owned());
             let known = instance_type.requirements.iter().chain(offering.requirements.iter());
             labels.extend(known.filter_map(|r| Some((r.key().to_owned(), r.single_value()?.to_owned()))));

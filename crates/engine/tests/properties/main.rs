@@ -46,7 +46,7 @@ fn unschedulable(plan: &Plan) -> BTreeSet<String> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 192, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 192, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn every_placement_is_one_that_kubernetes_would_allow(cluster in cluster(Constraints::All)) {
