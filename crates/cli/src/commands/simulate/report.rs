@@ -77,7 +77,7 @@ pub(crate) struct Cost {
 pub(crate) struct Timing {
     pub(crate) solve_millis: f64,
     pub(crate) load_millis: f64,
-    pub(crate) pods_per_second: f64,
+    pub(crate) pods_per_second: u64,
 }
 
 impl Report {
@@ -224,7 +224,7 @@ impl Timing {
         Self {
             solve_millis: millis(solve),
             load_millis: millis(load),
-            pods_per_second: (pending as f64 / seconds).round(),
+            pods_per_second: (pending as f64 / seconds).round() as u64,
         }
     }
 }
