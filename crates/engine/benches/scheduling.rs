@@ -90,7 +90,7 @@ fn snapshot(workload: &Workload, options: Options) -> Snapshot {
     let of_kind = |kind: &'static str| workload.objects.iter().filter(move |object| object["kind"] == kind);
 
     let pools = of_kind("NodePool").map(parse::<NodePool>).map(|pool| PoolTypes {
-        pool: Arc::new(convert::node_pool(&rules, &pool).expect("the generator's pools are valid")),
+        pool: Arc::new(convert::node_pool(&rules, &pool, String::new()).expect("the generator's pools are valid")),
         instance_types: instance_types.clone(),
     });
     let catalog = Arc::new(Catalog::new(pools.collect(), (*rules).clone()));

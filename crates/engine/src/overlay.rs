@@ -271,7 +271,7 @@ mod tests {
             "metadata": { "name": "default" }, "spec": { "template": { "metadata": { "labels": { "team": "a" } }, "spec": {
                 "requirements": [], "nodeClassRef": { "group": "g", "kind": "K", "name": "n" } } } } }))
         .unwrap();
-        let pool = Arc::new(crate::convert::node_pool(&rules, &pool).unwrap());
+        let pool = Arc::new(crate::convert::node_pool(&rules, &pool, String::new()).unwrap());
         let instance_types = types.iter().map(|t| Arc::new(t.to_model(&rules))).collect();
         apply(overlays, vec![PoolTypes { pool, instance_types }], &rules)
     }

@@ -80,7 +80,7 @@ impl ClusterFiles {
                 self.notes.push(format!("NodePool {name} launches nothing: {reason}"));
                 continue;
             }
-            match convert::node_pool(&market.rules, pool) {
+            match convert::node_pool(&market.rules, pool, pool.static_hash()) {
                 Ok(model) => {
                     let instance_types = market.instance_types.clone();
                     pools.push(PoolTypes {

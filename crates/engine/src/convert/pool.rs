@@ -5,11 +5,11 @@ use karpenter_api::{NodePool as KubePool, Requirements, labels::LabelRules};
 use super::{ConvertError, taint::taints};
 use crate::model::{NodeClassRef, NodePool};
 
-/// The pool as scheduling reads it, with the hash of its template as read now.
+/// The pool as scheduling reads it; `hash` is the hash of its template as read now.
 ///
 /// # Errors
 /// When the pool has no name.
-pub fn node_pool(rules: &LabelRules, pool: &KubePool) -> Result<NodePool, ConvertError> {
+pub fn node_pool(rules: &LabelRules, pool: &KubePool, hash: String) -> Result<NodePool, ConvertError> {
     let template = &pool.spec.template;
     let class = &template.spec.node_class_ref;
     Ok(NodePool {
@@ -32,7 +32,7 @@ pub fn node_pool(rules: &LabelRules, pool: &KubePool) -> Result<NodePool, Conver
             name: class.name.clone(),
         },
         is_static: pool.is_static(),
-        hash: pool.static_hash(),
+        hash,
     })
 }
 
@@ -51,7 +51,7 @@ mod tests {
                     { "key": "team", "operator": "In", "values": ["a", "b"], "minValues": 1 },
                     { "key": "team", "operator": "Exists", "minValues": 2 }] } } } }))
         .unwrap();
-        let pool = node_pool(&LabelRules::default(), &pool).unwrap();
+        let pool = node_pool(&LabelRules::default(), &pool, pool.static_hash()).unwrap();
         assert_eq!(pool.requirements.get("team").and_then(|r| r.min_values()), Some(2));
         assert_eq!(pool.limits.cpu(), "10".parse().unwrap());
         assert_eq!(pool.weight, 0);

@@ -255,7 +255,7 @@ impl Cluster {
         let mut intake = PodIntake::new(rules.clone());
         let instance_types: Vec<Arc<InstanceType>> = self.types.iter().map(|t| Arc::new(t.to_model(&rules))).collect();
         let pools = self.pools.iter().map(|pool| PoolTypes {
-            pool: Arc::new(convert::node_pool(&rules, &parse(pool)).unwrap()),
+            pool: Arc::new(convert::node_pool(&rules, &parse(pool), String::new()).unwrap()),
             instance_types: instance_types.clone(),
         });
         let mut snapshot = Snapshot::new(Arc::new(Catalog::new(pools.collect(), (*rules).clone())), options);
