@@ -102,6 +102,24 @@ impl KwokProvider {
         Ok(found.filter(|found| node::claim_mark(found).as_deref() == Some(&mark.uid)))
     }
 
+    async fn create_now(&self, mark: &ClaimMark, planned: &Node) -> Result<Instance, CloudError> {
+        match self.nodes().create(&PostParams::default(), planned).await {
+            Ok(created) => launched(&created),
+            // An earlier or a concurrent attempt for this claim was faster.
+            Err(kube::Error::Api(status)) if status.code == 409 => match self.made_earlier(mark).await? {
+                Some(made) => launched(&made),
+                None => Err(CloudError::create(
+                    "NodeNameTaken",
+                    format!(
+                        "a node named {} exists and was not made for this claim",
+                        node::name(mark)
+                    ),
+                )),
+            },
+            Err(error) => Err(CloudError::from(error).context("creating the node")),
+        }
+    }
+
     /// Deletes the Node object. Core's finalizer, if it is there, holds it until core has let go.
     async fn delete_node(&self, found: &Node) -> Result<(), CloudError> {
         let name = found.metadata.name.as_deref().unwrap_or_default();
@@ -152,31 +170,35 @@ impl CloudProvider for KwokProvider {
         ]
     }
 
+    /// Two requests in the usual case: the class is read, and the Node's deterministic name makes its creation the check
+    /// for an earlier one.
     async fn create(&self, claim: &NodeClaim) -> Result<Instance, CloudError> {
         let mark = ClaimMark::of(claim);
-        if let Some(made) = self.made_earlier(&mark).await? {
-            return launched(&made);
+        if let Some(pending) = self.pending.get(&node::name(&mark)) {
+            return launched(&pending);
         }
-        let class = self.class(claim).await?;
-        let made = node::build(claim, &self.choose(claim)?);
-        let delay = class.registration_delay();
-        if !delay.is_zero() {
-            return launched(&self.pending.add(made, delay));
+        let planned = match self.class(claim).await {
+            Ok(class) => self
+                .choose(claim)
+                .map(|candidate| (node::build(claim, &candidate), class.registration_delay())),
+            Err(error) => Err(error),
+        };
+        let (planned, delay) = match planned {
+            Ok(planned) => planned,
+            // What was launched before stays launched, whatever became of the class since.
+            Err(error) => {
+                return self
+                    .made_earlier(&mark)
+                    .await?
+                    .map_or(Err(error), |made| launched(&made));
+            }
+        };
+        if delay.is_zero() {
+            return self.create_now(&mark, &planned).await;
         }
-        match self.nodes().create(&PostParams::default(), &made).await {
-            Ok(created) => launched(&created),
-            // Another attempt for this claim was faster; it is found by the name.
-            Err(kube::Error::Api(status)) if status.code == 409 => match self.made_earlier(&mark).await? {
-                Some(made) => launched(&made),
-                None => Err(CloudError::create(
-                    "NodeNameTaken",
-                    format!(
-                        "a node named {} exists and was not made for this claim",
-                        node::name(&mark)
-                    ),
-                )),
-            },
-            Err(error) => Err(CloudError::from(error).context("creating the node")),
+        match self.made_earlier(&mark).await? {
+            Some(made) => launched(&made),
+            None => launched(&self.pending.add(planned, delay)),
         }
     }
 

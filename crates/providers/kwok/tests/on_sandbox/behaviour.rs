@@ -124,6 +124,28 @@ async fn a_process_that_starts_during_the_delay_brings_the_node_to_its_end() {
 }
 
 #[tokio::test]
+async fn a_launched_node_is_found_again_after_its_class_went_out_of_service() {
+    let environment = KwokEnvironment::start();
+    let provider = environment.new_provider();
+    let first = launch(&provider, &claim("a")).await;
+    assert_eq!(
+        environment.unready_node_class().await,
+        karpenter_cloud::conformance::Support::Yes
+    );
+    let again = launch(&environment.new_provider(), &claim("a")).await;
+    assert_eq!(first.provider_id(), again.provider_id());
+}
+
+#[tokio::test]
+async fn a_launch_takes_two_requests() {
+    let environment = KwokEnvironment::start();
+    let requests = environment.sandbox.requests();
+    requests.clear();
+    launch(&environment.new_provider(), &claim("a")).await;
+    assert_eq!(requests.matching(|_| true).len(), 2);
+}
+
+#[tokio::test]
 async fn a_missing_class_deletes_the_claim() {
     let environment = KwokEnvironment::start();
     let mut claim = claim("a");
