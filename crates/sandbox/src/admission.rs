@@ -88,7 +88,12 @@ pub(crate) fn on_update(resource: &Resource, endpoint: Endpoint, body: &mut Valu
             storage::defaults(resource, body);
         }
         ("resource.k8s.io", _) => devices::defaults(resource, body),
-        _ => configuration::defaults(resource, body),
+        _ => {
+            if resource.is("", "Service") {
+                configuration::keep_address(body, old);
+            }
+            configuration::defaults(resource, body);
+        }
     }
 }
 

@@ -5,6 +5,7 @@
 //! panicking, as tests do.
 
 mod cluster;
+mod controllers;
 mod custom;
 mod deletion;
 mod lists;
@@ -68,6 +69,7 @@ pub fn all() -> Vec<Behaviour> {
         lists::ALL,
         watches::ALL,
         custom::ALL,
+        controllers::ALL,
     ]
     .concat()
 }

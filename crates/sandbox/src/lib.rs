@@ -6,7 +6,6 @@ mod boot;
 pub mod clock;
 mod controllers;
 pub mod crd;
-mod event_ttl;
 mod events;
 pub mod faults;
 mod http;

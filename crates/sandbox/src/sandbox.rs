@@ -12,7 +12,6 @@ use serde_json::json;
 use crate::boot;
 use crate::clock::{Clock, later};
 use crate::controllers::{Controllers, Kubelets, Timing};
-use crate::event_ttl::EventTtl;
 use crate::faults::Faults;
 use crate::http::Http;
 use crate::objects::{Kind, Objects};
@@ -32,8 +31,6 @@ pub struct Sandbox {
     http: Http,
     /// Absent if the sandbox is an API server and nothing else.
     controllers: Option<Arc<Controllers>>,
-    /// Kept for as long as somebody uses the sandbox.
-    _event_ttl: Option<Arc<EventTtl>>,
 }
 
 /// Choices made before a sandbox starts.
@@ -282,14 +279,10 @@ impl SandboxBuilder {
         let controllers = self
             .timing
             .map(|timing| Arc::new(Controllers::start(Arc::clone(&server), timing, self.seed)));
-        let event_ttl = controllers
-            .as_ref()
-            .map(|_| Arc::new(EventTtl::start(Objects::new(Arc::clone(&server)))));
         Sandbox {
             server,
             http,
             controllers,
-            _event_ttl: event_ttl,
         }
     }
 }

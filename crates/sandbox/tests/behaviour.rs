@@ -1,7 +1,7 @@
 //! The behaviour suite on the sandbox: without a socket, and over TCP.
 
 use karpenter_sandbox::behaviour::{Target, run};
-use karpenter_sandbox::{Clock, Sandbox};
+use karpenter_sandbox::{Clock, Sandbox, Timing};
 use kube::{Client, Config};
 
 /// Part of a behaviour's name, to run only some.
@@ -12,7 +12,7 @@ fn filter() -> String {
 #[test]
 fn the_suite_is_as_long_as_it_was() {
     assert!(
-        karpenter_sandbox::behaviour::all().len() >= 85,
+        karpenter_sandbox::behaviour::all().len() >= 99,
         "a module fell out of the suite"
     );
 }
@@ -28,13 +28,19 @@ fn assert_none(failures: &[String]) {
 
 #[tokio::test]
 async fn the_sandbox_behaves_without_a_socket() {
-    let sandbox = Sandbox::builder().clock(Clock::real()).start();
+    let sandbox = Sandbox::builder()
+        .clock(Clock::real())
+        .timing(Timing::instant())
+        .start();
     assert_none(&run(sandbox.client(), Target::Sandbox, &filter()).await);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_sandbox_behaves_over_tcp() {
-    let sandbox = Sandbox::builder().clock(Clock::real()).start();
+    let sandbox = Sandbox::builder()
+        .clock(Clock::real())
+        .timing(Timing::instant())
+        .start();
     let server = sandbox.serve_tcp("127.0.0.1:0".parse().unwrap()).await.unwrap();
     let mut config = Config::new(server.url().parse().unwrap());
     config.default_retry = false;

@@ -84,3 +84,68 @@ async fn an_unknown_group_is_an_error_and_an_unknown_name_is_not() {
     let nopes: Api<kube::core::DynamicObject> = Api::all_with(sandbox.client(), &resource);
     assert!(nopes.get_opt("x").await.is_err());
 }
+
+#[tokio::test]
+async fn discovery_finds_custom_kinds() {
+    let sandbox = Sandbox::start();
+    for crd in karpenter_api::crd::all() {
+        sandbox.apply(&serde_json::to_string(crd.as_value()).unwrap()).unwrap();
+    }
+    let client = sandbox.client();
+    let kind = kube::core::GroupVersionKind::gvk("karpenter.sh", "v1", "NodePool");
+    let (resource, _) = kube::discovery::pinned_kind(&client, &kind).await.unwrap();
+    assert_eq!(resource.plural, "nodepools");
+    let discovery = kube::Discovery::new(client.clone()).run().await.unwrap();
+    assert!(discovery.has_group("karpenter.sh") && discovery.has_group("apps"));
+    let aggregated = kube::Discovery::new(client).run_aggregated().await.unwrap();
+    assert!(aggregated.resolve_gvk(&kind).is_some());
+}
+
+#[tokio::test]
+async fn deleting_a_held_pod_again_changes_nothing() {
+    let sandbox = Sandbox::builder().api_server_only().start();
+    sandbox
+        .apply("{apiVersion: v1, kind: Pod, metadata: {name: p, finalizers: [a.b/c]}, spec: {nodeName: n, containers: [{name: c, image: i}]}}")
+        .unwrap();
+    let pods: Api<Pod> = Api::default_namespaced(sandbox.client());
+    let at_once = DeleteParams::default().grace_period(0);
+    let first = pods.delete("p", &at_once).await.unwrap().left().unwrap();
+    for parameters in [DeleteParams::default(), at_once] {
+        let again = pods.delete("p", &parameters).await.unwrap().left().unwrap();
+        assert_eq!(again.metadata.resource_version, first.metadata.resource_version);
+        assert_eq!(again.metadata.deletion_grace_period_seconds, Some(0));
+    }
+}
+
+#[tokio::test]
+async fn a_service_keeps_its_address() {
+    let sandbox = Sandbox::start();
+    let service = "{apiVersion: v1, kind: Service, metadata: {name: s}, spec: {ports: [{port: 80}]}}";
+    sandbox.apply(service).unwrap();
+    let services: Api<k8s_openapi::api::core::v1::Service> = Api::default_namespaced(sandbox.client());
+    let created = services.get("s").await.unwrap();
+    let address = created.spec.clone().unwrap().cluster_ip;
+    assert!(address.is_some());
+    let mut bare = created;
+    bare.spec.as_mut().unwrap().cluster_ip = None;
+    let replaced = services.replace("s", &PostParams::default(), &bare).await.unwrap();
+    assert_eq!(replaced.spec.unwrap().cluster_ip, address);
+}
+
+#[tokio::test]
+async fn an_event_is_gone_after_an_hour() {
+    let sandbox = Sandbox::start();
+    sandbox
+        .apply("{apiVersion: v1, kind: Event, metadata: {name: e}, involvedObject: {kind: Pod, name: p}}")
+        .unwrap();
+    let exists = || {
+        sandbox
+            .objects()
+            .get::<k8s_openapi::api::core::v1::Event>("default", "e")
+            .is_some()
+    };
+    sandbox.run_for(std::time::Duration::from_secs(3599)).await;
+    assert!(exists());
+    sandbox.run_for(std::time::Duration::from_secs(2)).await;
+    assert!(!exists());
+}

@@ -104,6 +104,15 @@ fn allocate_address(server: &Server, service: &mut Value) {
     spec["ipFamilyPolicy"] = "SingleStack".into();
 }
 
+/// A service keeps its address if an update does not name one.
+pub(super) fn keep_address(service: &mut Value, old: &Value) {
+    for key in ["clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy"] {
+        if let Some(value) = old["spec"].get(key) {
+            default(&mut service["spec"], key, value.clone());
+        }
+    }
+}
+
 pub(super) fn validate(resource: &Resource, body: &Value, old: Option<&Value>) -> Vec<FieldError> {
     let mut errors = Vec::new();
     match (resource.group.as_str(), resource.kind.as_str()) {

@@ -93,7 +93,10 @@ impl Server {
                 return Ok(self.delete_again(resource, &current, old, value, options, warnings));
             }
             let previous = old["metadata"]["deletionGracePeriodSeconds"].as_i64().unwrap_or(0);
-            if grace >= previous && previous > 0 {
+            if grace >= previous {
+                if previous == 0 {
+                    return Ok(self.delete_again(resource, &current, old, value, options, warnings));
+                }
                 return Ok(Written {
                     object: current,
                     outcome: Outcome::Unchanged,
