@@ -4,7 +4,7 @@ use crate::context::Context;
 use crate::runner::Runnable;
 use crate::{
     consistency, eviction, expiration, garbage_collection, hydration, lifecycle, nodepool, observability, pod_events,
-    pricing, provisioning, termination,
+    pricing, provisioning, static_capacity, termination,
 };
 
 /// The controllers, ready to start. Their order does not matter; it is the order of upstream's list.
@@ -33,6 +33,10 @@ pub fn all(ctx: &Context) -> Vec<Runnable> {
         controllers.push(observability::nodepools::controller(ctx));
         controllers.push(observability::nodes::controller(ctx));
         controllers.extend(observability::status_conditions::controllers(ctx));
+    }
+    if ctx.options.feature_gates.static_capacity {
+        controllers.push(static_capacity::provisioning::controller(ctx));
+        controllers.push(static_capacity::deprovisioning::controller(ctx));
     }
     controllers
 }

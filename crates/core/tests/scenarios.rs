@@ -8,6 +8,8 @@ mod leader_election;
 mod lifecycle;
 #[path = "scenarios/provisioning.rs"]
 mod provisioning;
+#[path = "scenarios/static_capacity.rs"]
+mod static_capacity;
 #[path = "scenarios/termination.rs"]
 mod termination;
 #[path = "scenarios/upkeep.rs"]

@@ -253,7 +253,8 @@ impl Cluster {
 fn context(sandbox: &Sandbox, cloud: &FakeProvider, agent: &str) -> Context {
     let clock = clock(sandbox);
     let cloud: Arc<dyn CloudProvider> = Arc::new(cloud.clone());
-    let options = Options::default();
+    let mut options = Options::default();
+    options.feature_gates.static_capacity = true;
     Context::new(
         sandbox.client_as(agent),
         clock.clone(),
