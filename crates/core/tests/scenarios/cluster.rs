@@ -53,6 +53,7 @@ apiVersion: karpenter.sh/v1
 kind: NodePool
 metadata: {name: default}
 spec:
+  limits: {nodes: '0'}
   template:
     spec:
       requirements: []
@@ -60,7 +61,8 @@ spec:
 ";
 
 impl Cluster {
-    /// A cluster with a NodePool `default`, whose machines join as Ready nodes at once.
+    /// A cluster with a NodePool `default`, whose machines join as Ready nodes at once. Its limit keeps provisioning from
+    /// buying nodes of its own: scenarios make their claims by hand.
     pub(crate) async fn start() -> Self {
         Self::start_with(|_| ()).await
     }
