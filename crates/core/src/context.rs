@@ -169,6 +169,9 @@ impl Context {
             .watches
             .run(&self.client, &self.clock, move |pod| state.pod_seen(pod));
         self.node_classes.run(&mut tasks, &self.client, &self.clock);
+        if self.has_default_spread() {
+            self.watches.workloads.run(&mut tasks, &self.client, &self.clock);
+        }
         tasks
     }
 
@@ -176,6 +179,14 @@ impl Context {
     pub async fn synced(&self) {
         self.watches.synced().await;
         self.node_classes.synced().await;
+        if self.has_default_spread() {
+            self.watches.workloads.synced().await;
+        }
+    }
+
+    /// Whether pods get spread constraints that they do not name themselves.
+    pub fn has_default_spread(&self) -> bool {
+        !self.options.scheduler_config.default_constraints.is_empty()
     }
 
     /// The test for [`Controller::runs`](crate::runner::Controller::runs): is this NodeClaim ours?

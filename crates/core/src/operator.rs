@@ -121,6 +121,11 @@ impl Operator {
             cloud,
             build,
         } = setup;
+        if !options.ignore_dra_requests {
+            tracing::warn!(
+                "pods with resource claims (DRA) are refused: --ignore-dra-requests=false is not supported yet"
+            );
+        }
         let metrics = Metrics::new(clock.clone());
         register_build_info(&metrics.registry, &build.version, &build.toolchain, &build.commit);
         metrics.registry.register_process_metrics();

@@ -7,6 +7,7 @@
 
 mod kinds;
 mod trim;
+mod workloads;
 
 use std::collections::hash_map::Entry;
 use std::fmt;
@@ -23,6 +24,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use serde::de::DeserializeOwned;
 
 pub use kinds::Watches;
+pub use workloads::Workloads;
 
 use crate::clock::Clock;
 
@@ -154,6 +156,15 @@ impl<V: Send + Sync + 'static> Cache<V> {
     /// Every object, in no particular order.
     pub fn list(&self) -> Vec<Arc<V>> {
         self.objects.read().values().map(|held| held.value.clone()).collect()
+    }
+
+    /// Every object with its key, in no particular order.
+    pub fn entries(&self) -> Vec<(Key, Arc<V>)> {
+        let objects = self.objects.read();
+        objects
+            .iter()
+            .map(|(key, held)| (key.clone(), held.value.clone()))
+            .collect()
     }
 
     /// How many objects there are.

@@ -2,6 +2,8 @@
 
 #[path = "scenarios/cluster.rs"]
 mod cluster;
+#[path = "scenarios/handover.rs"]
+mod handover;
 #[path = "scenarios/leader_election.rs"]
 mod leader_election;
 #[path = "scenarios/lifecycle.rs"]
@@ -14,5 +16,7 @@ mod static_capacity;
 mod termination;
 #[path = "scenarios/upkeep.rs"]
 mod upkeep;
+#[path = "scenarios/watching.rs"]
+mod watching;
 #[path = "scenarios/world.rs"]
 mod world;

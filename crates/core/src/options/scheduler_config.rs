@@ -2,6 +2,7 @@
 
 use std::str::FromStr;
 
+use karpenter_engine::model::{LabelSelector, SpreadConstraint, SpreadPolicy, WhenUnsatisfiable};
 use serde::Deserialize;
 
 /// Default spread constraints, checked.
@@ -87,6 +88,31 @@ impl FromStr for SchedulerConfig {
         Ok(Self {
             default_constraints: constraints,
         })
+    }
+}
+
+impl SchedulerConfig {
+    /// The constraints as the engine wants them; whom they count follows from each pod's Services and controller.
+    pub fn spread_constraints(&self) -> Vec<SpreadConstraint> {
+        let policy = |given: &Option<String>, default: SpreadPolicy| match given.as_deref() {
+            Some("Honor") => SpreadPolicy::Honor,
+            Some("Ignore") => SpreadPolicy::Ignore,
+            _ => default,
+        };
+        let constraint = |spread: &DefaultSpread| SpreadConstraint {
+            topology_key: spread.topology_key.clone(),
+            max_skew: spread.max_skew,
+            min_domains: spread.min_domains,
+            when_unsatisfiable: match spread.when_unsatisfiable.as_str() {
+                "DoNotSchedule" => WhenUnsatisfiable::DoNotSchedule,
+                _ => WhenUnsatisfiable::ScheduleAnyway,
+            },
+            selector: LabelSelector::Nothing,
+            match_label_keys: Vec::new(),
+            node_affinity_policy: policy(&spread.node_affinity_policy, SpreadPolicy::Honor),
+            node_taints_policy: policy(&spread.node_taints_policy, SpreadPolicy::Ignore),
+        };
+        self.default_constraints.iter().map(constraint).collect()
     }
 }
 

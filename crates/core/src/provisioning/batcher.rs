@@ -82,7 +82,8 @@ impl Batcher {
     pub(super) async fn window(&self) -> bool {
         // Only what arrives from here on extends the window.
         let _ = futures::FutureExt::now_or_never(self.arrived.notified());
-        match self.open.lock().signalled {
+        let signalled = self.open.lock().signalled;
+        match signalled {
             Signal::None => return false,
             Signal::Window => {}
             Signal::Now => return self.close(),

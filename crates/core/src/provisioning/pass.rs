@@ -130,6 +130,9 @@ impl Pass {
         snapshot.daemons = facts.daemons;
         snapshot.namespaces = facts.namespaces;
         snapshot.volumes = volumes;
+        if self.ctx.has_default_spread() {
+            snapshot.workloads = Arc::new(self.ctx.watches.workloads.selectors());
+        }
         Input { snapshot, coming_up }
     }
 
@@ -143,6 +146,7 @@ impl Pass {
                 true => ReservedCapacity::Used,
                 false => ReservedCapacity::Off,
             },
+            default_spread: options.scheduler_config.spread_constraints().into(),
             ..model::Options::default()
         }
     }

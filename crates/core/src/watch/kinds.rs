@@ -14,7 +14,7 @@ use kube::{Api, Client, Resource};
 use serde::de::DeserializeOwned;
 use tokio::task::JoinSet;
 
-use super::{Cache, trim};
+use super::{Cache, Workloads, trim};
 use crate::clock::Clock;
 
 /// Pods are read in small pages: a page of whole pods is held in memory before it is cut down.
@@ -47,6 +47,8 @@ pub struct Watches {
     pub volume_attachments: Arc<Cache<VolumeAttachment>>,
     /// Namespaces.
     pub namespaces: Arc<Cache<Namespace>>,
+    /// What default spread constraints select by; empty unless they are configured.
+    pub workloads: Workloads,
     running: Arc<AtomicBool>,
 }
 
@@ -65,6 +67,7 @@ impl Default for Watches {
             csi_nodes: Cache::new("CSINode"),
             volume_attachments: Cache::new("VolumeAttachment"),
             namespaces: Cache::new("Namespace"),
+            workloads: Workloads::default(),
             running: Arc::default(),
         }
     }

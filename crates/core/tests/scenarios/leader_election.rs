@@ -87,7 +87,7 @@ fn lease(sandbox: &Sandbox) -> Lease {
 
 #[tokio::test]
 async fn one_of_two_leads_and_the_other_writes_nothing() {
-    let sandbox = Sandbox::start();
+    let sandbox = Sandbox::builder().api_server_only().start();
     let first = contend(&sandbox, "first");
     sandbox.settle().await;
     let second = contend(&sandbox, "second");
@@ -109,7 +109,7 @@ async fn one_of_two_leads_and_the_other_writes_nothing() {
 
 #[tokio::test]
 async fn when_the_leader_dies_the_other_takes_over_within_the_leases_time() {
-    let sandbox = Sandbox::start();
+    let sandbox = Sandbox::builder().api_server_only().start();
     let first = contend(&sandbox, "first");
     sandbox.settle().await;
     let second = contend(&sandbox, "second");
@@ -124,7 +124,7 @@ async fn when_the_leader_dies_the_other_takes_over_within_the_leases_time() {
 
 #[tokio::test]
 async fn a_leader_that_is_cut_off_stops_writing_before_anyone_else_may_start() {
-    let sandbox = Sandbox::start();
+    let sandbox = Sandbox::builder().api_server_only().start();
     let first = contend(&sandbox, "first");
     sandbox.settle().await;
     let second = contend(&sandbox, "second");
@@ -140,7 +140,7 @@ async fn a_leader_that_is_cut_off_stops_writing_before_anyone_else_may_start() {
 
 #[tokio::test]
 async fn a_leader_that_stops_hands_over_at_once() {
-    let sandbox = Sandbox::start();
+    let sandbox = Sandbox::builder().api_server_only().start();
     let first = contend(&sandbox, "first");
     sandbox.settle().await;
     let second = contend(&sandbox, "second");

@@ -63,17 +63,22 @@ spec:
     schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}
 ";
 
+/// Installs the kinds.
+pub(crate) fn install(sandbox: &Sandbox) {
+    for crd in karpenter_api::crd::all() {
+        sandbox.apply(&crd.to_yaml()).expect("our CRDs are valid");
+    }
+    sandbox.apply(NODE_CLASS_CRD).expect("the test's CRD is valid");
+}
+
 impl World {
     /// A cluster with the kinds installed and nothing in it; `controllers` chooses what runs.
     pub(crate) async fn start(controllers: impl FnOnce(&Context) -> Vec<Runnable>) -> Self {
-        Self::start_in(Sandbox::start(), controllers).await
+        Self::start_in(Sandbox::builder().api_server_only().start(), controllers).await
     }
 
     pub(crate) async fn start_in(sandbox: Sandbox, controllers: impl FnOnce(&Context) -> Vec<Runnable>) -> Self {
-        for crd in karpenter_api::crd::all() {
-            sandbox.apply(&crd.to_yaml()).expect("our CRDs are valid");
-        }
-        sandbox.apply(NODE_CLASS_CRD).expect("the test's CRD is valid");
+        install(&sandbox);
         let clock = clock(&sandbox);
         let cloud = FakeProvider::new(clock.clone());
         let options = Arc::new(Options {

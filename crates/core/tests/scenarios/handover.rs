@@ -1,0 +1,107 @@
+//! Two replicas: the leader dies in the middle of a scale-up, and the other finishes it.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use karpenter_api::NodeClaim;
+use karpenter_cloud::fake::FakeProvider;
+use karpenter_core::controllers;
+use karpenter_core::operator::{Build, Operator, OperatorError, Setup};
+use karpenter_core::options::Options;
+use karpenter_sandbox::Sandbox;
+use serde_json::{Value, json};
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+use crate::world::{clock, install};
+
+const DEFAULTS: &str = "
+apiVersion: karpenter.test.sh/v1alpha1
+kind: TestNodeClass
+metadata: {name: default}
+status: {conditions: [{type: Ready, status: 'True', reason: Ready, message: '', lastTransitionTime: '2026-01-01T00:00:00Z'}]}
+---
+apiVersion: karpenter.sh/v1
+kind: NodePool
+metadata: {name: default}
+spec: {template: {spec: {requirements: [], nodeClassRef: {group: karpenter.test.sh, kind: TestNodeClass, name: default}}}}
+";
+
+fn replica(sandbox: &Sandbox, cloud: &FakeProvider, name: &str) -> JoinHandle<Result<(), OperatorError>> {
+    let options = Options {
+        leader_election_namespace: "default".to_owned(),
+        ..Options::default()
+    };
+    let setup = Setup {
+        client: sandbox.client_as(name),
+        election_client: sandbox.client_as(name),
+        clock: clock(sandbox),
+        options,
+        cloud: Arc::new(cloud.clone()),
+        build: Build::default(),
+    };
+    let operator = Operator::new(setup).expect("the namespace of the lease is given");
+    let all = controllers::all(operator.context());
+    tokio::spawn(operator.with_controllers(all).work(CancellationToken::new()))
+}
+
+/// A pod that shares its node with no sibling.
+fn lonely_pod(name: usize) -> Value {
+    json!({ "apiVersion": "v1", "kind": "Pod", "metadata": { "name": format!("web-{name}"), "namespace": "default", "labels": { "app": "web" } },
+        "spec": { "containers": [{ "name": "c", "image": "i", "resources": { "requests": { "cpu": "100m" } } }],
+            "affinity": { "podAntiAffinity": { "requiredDuringSchedulingIgnoredDuringExecution": [{
+                "topologyKey": "kubernetes.io/hostname", "labelSelector": { "matchLabels": { "app": "web" } } }] } } } })
+}
+
+async fn check(writes_before_death: usize) {
+    let sandbox = Sandbox::builder().api_server_only().start();
+    install(&sandbox);
+    sandbox.apply(DEFAULTS).expect("the defaults are valid");
+    let cloud = FakeProvider::new(clock(&sandbox));
+    let first = replica(&sandbox, &cloud, "first");
+    sandbox.run_for(Duration::from_secs(3)).await;
+    let second = replica(&sandbox, &cloud, "second");
+    sandbox.run_for(Duration::from_secs(3)).await;
+    sandbox.faults().after_writes("first", writes_before_death, {
+        let (sandbox, first) = (sandbox.clone(), first.abort_handle());
+        move || {
+            sandbox.faults().cut_off("first");
+            first.abort();
+        }
+    });
+    let unschedulable = json!({ "status": { "phase": "Pending", "conditions": [
+        { "type": "PodScheduled", "status": "False", "reason": "Unschedulable" }] } });
+    for number in 0..6 {
+        let pod: k8s_openapi::api::core::v1::Pod = serde_json::from_value(lonely_pod(number)).expect("a pod");
+        sandbox.objects().create(&pod).expect("the pod is accepted");
+        let name = format!("web-{number}");
+        sandbox
+            .objects()
+            .patch_status::<k8s_openapi::api::core::v1::Pod>("default", &name, &unschedulable)
+            .expect("it is there");
+    }
+    sandbox.run_for(Duration::from_secs(60)).await;
+    assert!(
+        first.is_finished() && !second.is_finished(),
+        "after {writes_before_death} writes"
+    );
+    let claims: Vec<NodeClaim> = sandbox.objects().list("");
+    let launched: BTreeSet<_> = claims
+        .iter()
+        .filter_map(|claim| claim.provider_id().map(str::to_owned))
+        .collect();
+    let machines = cloud.machines().len();
+    assert_eq!(
+        (claims.len(), launched.len(), machines),
+        (6, 6, 6),
+        "after {writes_before_death} writes"
+    );
+}
+
+#[tokio::test]
+async fn a_leader_that_dies_while_scaling_up_loses_nothing_and_doubles_nothing() {
+    for writes in [1, 4, 9] {
+        check(writes).await;
+    }
+}
