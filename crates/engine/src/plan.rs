@@ -1,8 +1,10 @@
 //! The answer: nodes to launch, pods placed on nodes that exist, and why the rest found no place.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use karpenter_api::requirement::Requirements;
+use karpenter_api::labels::{self, LabelRules};
+use karpenter_api::requirement::{Requirement, Requirements, Undefined};
 use karpenter_api::resources::ResourceList;
 
 use crate::model::{InstanceType, Labels, NodePool, Pod};
@@ -63,6 +65,37 @@ pub struct PlannedClaim {
     pub min_values_relaxed: bool,
     pub price_overlaid: bool,
     pub capacity_overlaid: bool,
+}
+
+impl PlannedClaim {
+    /// The requirements of the NodeClaim: those of the plan, with the instance types by name and the capacity types narrowed
+    /// to what can be bought of them now (scheduling.md §4.8).
+    pub fn launch_requirements(&self, rules: &LabelRules) -> Requirements {
+        let mut requirements = (*self.requirements).clone();
+        let names = self
+            .instance_types
+            .iter()
+            .map(|instance_type| instance_type.name.as_str());
+        let min_values = requirements
+            .get(labels::INSTANCE_TYPE)
+            .and_then(Requirement::min_values);
+        requirements.replace(Requirement::within(labels::INSTANCE_TYPE, names).with_min_values(min_values));
+        let bought = self
+            .instance_types
+            .iter()
+            .flat_map(|instance_type| &instance_type.offerings);
+        let bought = bought.filter(|offering| offering.is_launchable()).filter(|offering| {
+            self.requirements
+                .is_compatible(&offering.requirements, Undefined::WellKnown(rules))
+        });
+        let capacity_types: BTreeSet<&str> = bought
+            .filter_map(|offering| offering.requirements.get(labels::CAPACITY_TYPE)?.single_value())
+            .collect();
+        if !capacity_types.is_empty() {
+            requirements.add(Requirement::within(labels::CAPACITY_TYPE, capacity_types));
+        }
+        requirements
+    }
 }
 
 #[derive(Debug, Clone, PartialEq)]

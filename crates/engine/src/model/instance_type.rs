@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use karpenter_api::labels;
 use karpenter_api::requirement::Requirements;
 use karpenter_api::resources::ResourceList;
 
@@ -39,6 +40,19 @@ pub struct Offering {
     pub reservation_capacity: u32,
     pub overrides: OfferingOverrides,
     pub price_overlaid: bool,
+}
+
+impl Offering {
+    /// Bought from a reservation.
+    pub fn is_reserved(&self) -> bool {
+        let capacity_type = self.requirements.get(labels::CAPACITY_TYPE);
+        capacity_type.and_then(|r| r.single_value()) == Some(labels::CAPACITY_TYPE_RESERVED)
+    }
+
+    /// Could be bought right now: healthy, and not a reservation that is full (scheduling.md §4.2).
+    pub fn is_launchable(&self) -> bool {
+        self.available && (!self.is_reserved() || self.reservation_capacity > 0)
+    }
 }
 
 /// What an offering changes about its type's resources (scheduling.md §2.5).

@@ -221,6 +221,11 @@ impl Run<'_> {
             suspicious_unit: requests.get(Dims::CPU).copied().unwrap_or(0) >= SUSPICIOUS_CPU,
             ..TypeCounts::default()
         };
+        let mut sold = vec![false; own.rows.len()];
+        for offer in &own.rows.offers {
+            let sold = &mut sold[offer.row as usize];
+            *sold = *sold || is_compatible_offer(tables, set, &offer.entries);
+        }
         let mut left = vec![0u64; own.live.len()];
         let mut nearest: Option<(f64, NearestMiss)> = None;
         let mut judged = vec![false; own.rows.types.len()];
@@ -248,10 +253,7 @@ impl Run<'_> {
             let port = group.is_some_and(|group| {
                 ports::conflict(&group.ports, &self.world.kinds[asked.kind as usize].ports).is_some()
             });
-            let sold = own.rows.offers.iter().filter(|offer| offer.row as usize == row);
-            let sold = sold
-                .into_iter()
-                .any(|offer| is_compatible_offer(tables, set, &offer.entries));
+            let sold = sold[row];
             let lacking = lacking(&own.rows.allocatable[row], &needed);
             if unmet.is_none()
                 && sold

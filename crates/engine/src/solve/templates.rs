@@ -148,6 +148,10 @@ impl Template {
 
     /// Narrows `rows` to those that have room for `requests`; false if none is left.
     pub(crate) fn fit(&self, rows: &mut [u64], requests: &[i64]) -> bool {
+        // A resource that came up after the world was made: no type has it.
+        if requests.iter().skip(self.free.len()).any(|request| *request > 0) {
+            return false;
+        }
         for (column, request) in self.free.iter().zip(requests) {
             match column.at_least(*request, rows.len()) {
                 Fit::All => {}

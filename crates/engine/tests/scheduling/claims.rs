@@ -63,3 +63,24 @@ fn pools_whose_requirements_leave_no_type_are_reported() {
     assert_eq!(outcome.0.empty_pools[0].node_pool.name, "arm");
     assert_eq!(outcome.codes(), ["NoInstanceTypes"]);
 }
+
+#[test]
+fn a_launch_names_types_and_the_capacity_types_that_can_be_had() {
+    let mut types = shapes();
+    for offering in types.iter_mut().flat_map(|t| &mut t.offerings) {
+        let spot = offering.requirements.get(labels::CAPACITY_TYPE).unwrap().single_value() == Some("spot");
+        offering.available = !spot;
+    }
+    let cluster = Cluster::of(pool("default"), types).pods(pod("web").cpu("8"));
+    let rules = cluster.rules.clone();
+    let outcome = cluster.solve();
+    let requirements = outcome.0.claims[0].launch_requirements(&rules);
+    assert_eq!(
+        requirements.get(labels::INSTANCE_TYPE).unwrap().to_string(),
+        "node.kubernetes.io/instance-type In [m-16 m-8]"
+    );
+    assert_eq!(
+        requirements.get(labels::CAPACITY_TYPE).unwrap().single_value(),
+        Some("on-demand")
+    );
+}

@@ -68,3 +68,17 @@ fn questions_do_not_influence_each_other() {
         assert_eq!(text(&fresh), text(&again), "{name}");
     }
 }
+
+#[test]
+fn a_resource_that_nobody_has_heard_of_fits_nowhere() {
+    let snapshot = two_nodes().snapshot();
+    let strange = pod("strange")
+        .requests(&[("cpu", "1"), ("example.com/strange", "1")])
+        .build();
+    let question = karpenter_engine::WhatIf {
+        pods: strange,
+        ..Default::default()
+    };
+    let outcome = Outcome(karpenter_engine::Simulator::new(&snapshot).run(&question));
+    assert_eq!(outcome.pending(), ["strange"]);
+}

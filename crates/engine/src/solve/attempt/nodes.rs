@@ -47,7 +47,9 @@ impl Run<'_> {
         let dims = self.world.nodes.dims;
         let remaining = &self.remaining[at * dims..(at + 1) * dims];
         // Once anything is negative nothing fits, not even a pod that asks for none of it.
-        if remaining.iter().any(|left| *left < 0) || requests.iter().zip(remaining).any(|(want, left)| want > left) {
+        let unknown = requests.iter().skip(dims).any(|want| *want > 0);
+        let short = requests.iter().zip(remaining).any(|(want, left)| want > left);
+        if unknown || short || remaining.iter().any(|left| *left < 0) {
             return Verdict::RefuseForGood;
         }
         let entry = &self.entries[asked.pod as usize];
