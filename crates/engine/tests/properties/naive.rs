@@ -387,6 +387,8 @@ fn affinity(chosen: &[Chosen<'_>], found: &mut Vec<String>) {
                 .filter(|(_, other)| name(other) != name(pod) && term_selects(&term, pod, other))
                 // Pods where this one can't go don't keep it from being the first where it can.
                 .filter(|(other_at, _)| node_matches(pod, other_at.labels))
+                // Nor do pods that can't come here: they were the first where they can (scheduling.md §5.5).
+                .filter(|(_, other)| node_matches(other, at.labels))
                 .map(|(other_at, _)| other_at.domain(key))
                 .collect();
             let first_of_its_kind = term_selects(&term, pod, pod) && others.iter().all(Option::is_none);
