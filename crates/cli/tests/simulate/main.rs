@@ -2,6 +2,7 @@
 
 mod contract;
 mod determinism;
+mod docs;
 mod inputs;
 mod parity;
 mod text;
