@@ -2,6 +2,8 @@
 
 #[path = "scenarios/cluster.rs"]
 mod cluster;
+#[path = "scenarios/faults.rs"]
+mod faults;
 #[path = "scenarios/handover.rs"]
 mod handover;
 #[path = "scenarios/leader_election.rs"]
