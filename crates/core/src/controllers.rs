@@ -3,8 +3,8 @@
 use crate::context::Context;
 use crate::runner::Runnable;
 use crate::{
-    consistency, eviction, expiration, garbage_collection, hydration, lifecycle, nodepool, observability, pod_events,
-    pricing, provisioning, static_capacity, termination,
+    consistency, disruption, eviction, expiration, garbage_collection, hydration, lifecycle, nodepool, observability,
+    pod_events, pricing, provisioning, static_capacity, termination,
 };
 
 /// The controllers, ready to start. Their order does not matter; it is the order of upstream's list.
@@ -28,6 +28,7 @@ pub fn all(ctx: &Context) -> Vec<Runnable> {
         hydration::claims(ctx),
         hydration::nodes(ctx),
     ]);
+    controllers.extend(disruption::controllers(ctx));
     if !ctx.options.disable_cluster_state_observability {
         controllers.push(observability::pods::controller(ctx));
         controllers.push(observability::nodepools::controller(ctx));

@@ -9,7 +9,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The Kubernetes API refused or could not be reached.
-    #[error("Kubernetes API: {0}")]
+    #[error("Kubernetes API: {}", api_text(.0))]
     Kube(#[from] kube::Error),
     /// An object could not be written as JSON.
     #[error("encoding a patch: {0}")]
@@ -61,6 +61,14 @@ impl Error {
     /// The object is gone; a write to it counts as done (lifecycle.md §0.3).
     pub fn is_not_found(&self) -> bool {
         matches!(self, Self::Kube(kube::Error::Api(status)) if status.is_not_found())
+    }
+}
+
+/// What the API server said, without the client's dump of the whole answer.
+fn api_text(error: &kube::Error) -> String {
+    match error {
+        kube::Error::Api(status) => status.message.clone(),
+        error => error.to_string(),
     }
 }
 

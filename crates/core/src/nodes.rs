@@ -1,6 +1,6 @@
 //! The one place that changes and deletes Nodes, and so the one that writes taints.
 
-use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::core::v1::{Node, Taint};
 use karpenter_api::{labels, taint};
 use kube::api::{Api, DeleteParams, Preconditions};
 use kube::{Client, ResourceExt};
@@ -57,6 +57,30 @@ pub fn mark_disrupted(node: &mut Node) {
     }
     let labels = node.metadata.labels.get_or_insert_default();
     labels.insert(EXCLUDE_FROM_LOAD_BALANCERS.to_owned(), "karpenter".to_owned());
+}
+
+/// Whether the node has this taint; its value does not matter.
+pub fn has_taint(node: &Node, wanted: &Taint) -> bool {
+    let mut taints = node.spec.iter().flat_map(|spec| spec.taints.iter().flatten());
+    taints.any(|present| taint::same(present, wanted))
+}
+
+/// Adds the taint unless one with its key and effect is there.
+pub fn add_taint(node: &mut Node, wanted: Taint) {
+    if !has_taint(node, &wanted) {
+        node.spec
+            .get_or_insert_default()
+            .taints
+            .get_or_insert_default()
+            .push(wanted);
+    }
+}
+
+/// Removes the taint, whatever its value.
+pub fn remove_taint(node: &mut Node, unwanted: &Taint) {
+    if let Some(taints) = node.spec.as_mut().and_then(|spec| spec.taints.as_mut()) {
+        taints.retain(|present| !taint::same(present, unwanted));
+    }
 }
 
 /// Lets the node go.

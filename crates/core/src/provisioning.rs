@@ -6,6 +6,7 @@ mod holding;
 mod in_flight;
 mod pass;
 mod provisioning_metrics;
+pub(crate) mod snapshot;
 mod triggers;
 
 use std::sync::Arc;
@@ -14,6 +15,7 @@ use jiff::SignedDuration;
 
 pub use batcher::Batcher;
 pub use pass::Outcome;
+pub(crate) use pass::without_blocking;
 
 use self::pass::Pass;
 use crate::claim_creation::ClaimCreator;

@@ -270,6 +270,11 @@ impl Cluster {
         long.map(|(name, _)| name.clone()).collect()
     }
 
+    /// Whether a NodeClaim was created that the watch has not shown yet.
+    pub fn is_unseen(&self, claim: &str) -> bool {
+        self.inner.read().unseen.contains_key(claim)
+    }
+
     /// Forgets a NodeClaim that was created and is gone before the watch showed it.
     pub fn forget_unseen(&self, claim: &str) {
         let mut inner = self.inner.write();

@@ -8,21 +8,20 @@ use karpenter_api::NodeClaim;
 use karpenter_api::conditions::StatusConditions;
 use karpenter_api::node_pool::NODE_REGISTRATION_HEALTHY;
 use karpenter_engine::convert::{self, PodProblem};
-use karpenter_engine::model::{self, Node, Pod, ReservedCapacity, Snapshot, VolumeFacts};
+use karpenter_engine::model::{Node, Pod, Snapshot, VolumeFacts};
 use karpenter_engine::plan::{NodePlacement, PlannedClaim};
-use karpenter_engine::{Catalog, Plan, solve_within};
+use karpenter_engine::{Plan, solve_within};
 use kube::{Api, ResourceExt};
 
 use super::headroom::Headroom;
 use super::holding::Undecided;
-use super::in_flight;
 use super::provisioning_metrics::SchedulerMetrics;
-use crate::budgets::Budgets;
+use super::snapshot;
 use crate::claim_creation::{ClaimCreator, planned_claim};
 use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::events::{self, Regarding};
-use crate::state::{Facts, Pending, PoolRegistration};
+use crate::state::{Pending, PoolRegistration};
 use crate::watch::Key;
 
 /// A pass plans no longer than this; what is decided by then is launched, and the rest is the next pass's.
@@ -92,63 +91,22 @@ impl Pass {
         let facts = self.ctx.state.facts();
         let volumes = self.ctx.state.volume_facts();
         let mut pods = self.valid_pods(&facts.pending, &volumes);
-        pods.extend(self.movable_pods(&facts.leaving));
+        pods.extend(snapshot::movable_pods(&self.ctx, &facts.leaving));
         if pods.is_empty() {
             return None;
         }
         let catalog = self.ctx.catalogs.current().await;
-        let in_flight: Vec<Arc<Node>> = facts
-            .unlaunched
-            .iter()
-            .map(|(claim, pods)| Arc::new(in_flight::node(claim, pods, &catalog, &self.ctx.rules)))
-            .collect();
+        let in_flight = snapshot::in_flight(&self.ctx, &facts, &catalog);
         let undecided = Undecided::new(&in_flight, &facts.namespaces);
         pods.retain(|pod| !undecided.holds_back(pod));
         if pods.is_empty() {
             return None;
         }
         tracing::info!(pods = pods.len(), "found provisionable pod(s)");
-        Some(self.assemble(facts, volumes, catalog, in_flight, pods))
-    }
-
-    fn assemble(
-        &self,
-        facts: Facts,
-        volumes: Arc<VolumeFacts>,
-        catalog: Arc<Catalog>,
-        in_flight: Vec<Arc<Node>>,
-        pods: Vec<Arc<Pod>>,
-    ) -> Input {
-        let mut nodes = facts.nodes;
         let comes_up = |node: &&Arc<Node>| node.node_claim.is_some() && !node.is_initialized();
-        let mut coming_up: Vec<Arc<Node>> = nodes.iter().filter(comes_up).cloned().collect();
-        coming_up.extend(in_flight.iter().cloned());
-        nodes.extend(in_flight);
-        let mut snapshot = Snapshot::new(catalog, self.options());
-        snapshot.nodes = nodes.into();
-        snapshot.pods = pods.into();
-        snapshot.daemons = facts.daemons;
-        snapshot.namespaces = facts.namespaces;
-        snapshot.volumes = volumes;
-        if self.ctx.has_default_spread() {
-            snapshot.workloads = Arc::new(self.ctx.watches.workloads.selectors());
-        }
-        Input { snapshot, coming_up }
-    }
-
-    fn options(&self) -> model::Options {
-        let options = &self.ctx.options;
-        model::Options {
-            now: self.ctx.clock.now(),
-            preference_policy: options.preference_policy,
-            min_values_policy: options.min_values_policy,
-            reserved_capacity: match options.feature_gates.reserved_capacity {
-                true => ReservedCapacity::Used,
-                false => ReservedCapacity::Off,
-            },
-            default_spread: options.scheduler_config.spread_constraints().into(),
-            ..model::Options::default()
-        }
+        let coming_up = facts.nodes.iter().filter(comes_up).chain(&in_flight).cloned().collect();
+        let snapshot = snapshot::assemble(&self.ctx, facts, volumes, catalog, in_flight, pods);
+        Some(Input { snapshot, coming_up })
     }
 
     /// Pending pods that a plan can look at; the others are told why not (scheduling.md §3.3).
@@ -172,20 +130,6 @@ impl Pass {
         }
         self.metrics.ignored(pending.len() - valid.len());
         valid
-    }
-
-    /// Pods of nodes that go away, as far as they can leave now (scheduling.md §7.2).
-    fn movable_pods(&self, leaving: &[Arc<Pod>]) -> Vec<Arc<Pod>> {
-        if leaving.is_empty() {
-            return Vec::new();
-        }
-        let budgets = Budgets::of(&self.ctx.budgets);
-        let now = self.ctx.clock.now();
-        let can_leave = |pod: &&Arc<Pod>| {
-            let object = self.ctx.pods.get(&key(pod));
-            object.is_some_and(|object| budgets.is_currently_reschedulable(&object, now))
-        };
-        leaving.iter().filter(can_leave).cloned().collect()
     }
 
     /// Plans, while watches and other controllers go on.
@@ -359,7 +303,7 @@ impl Pass {
 
 /// Runs a computation that takes its time. On a runtime with several threads the other tasks of this one move away
 /// first; a runtime with one thread belongs to a test, which wants it to be over before time goes on.
-fn without_blocking<T>(compute: impl FnOnce() -> T) -> T {
+pub(crate) fn without_blocking<T>(compute: impl FnOnce() -> T) -> T {
     match tokio::runtime::Handle::current().runtime_flavor() {
         tokio::runtime::RuntimeFlavor::MultiThread => tokio::task::block_in_place(compute),
         _ => compute(),

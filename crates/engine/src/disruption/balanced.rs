@@ -78,17 +78,12 @@ impl Totals {
             .collect()
     }
 
-    /// Whether deleting this node outright, the best that could happen to it, would be approved.
-    pub fn could_approve(&self, fleet: &Fleet, candidate: &Candidate) -> bool {
-        if !is_balanced(fleet, &candidate.pool) {
-            return true;
-        }
-        match self.pools.get(&candidate.pool) {
-            Some(total) if total.cost > 0.0 => {
-                self.value(&candidate.pool, candidate.price, candidate.rescheduling_cost) >= THRESHOLD
-            }
-            _ => true,
-        }
+    /// The score that deleting this node outright would have, the best that could happen to it; `None` when the pool is
+    /// not Balanced, or when there is nothing to compare with.
+    pub fn best_score(&self, fleet: &Fleet, candidate: &Candidate) -> Option<f64> {
+        let is_known = self.pools.get(&candidate.pool).is_some_and(|total| total.cost > 0.0);
+        (is_known && is_balanced(fleet, &candidate.pool))
+            .then(|| self.value(&candidate.pool, candidate.price, candidate.rescheduling_cost))
     }
 
     fn value(&self, pool: &str, savings: f64, disruption: f64) -> f64 {

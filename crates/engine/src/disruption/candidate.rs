@@ -35,7 +35,7 @@ pub struct Candidate {
 }
 
 /// Why a node stays. The sentence is what users read in events, `simulate` and `explain`.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub enum Blocked {
     AlreadyDisrupting,
     Unmanaged,
@@ -66,7 +66,7 @@ pub enum Blocked {
     MinValuesUnmet,
     SpotToSpotDisabled,
     TooFewSpotTypes { needed: usize, found: usize },
-    NotWorthIt { pool: String },
+    NotWorthIt { pool: String, score: f64 },
 }
 
 impl Candidate {
@@ -324,10 +324,10 @@ impl fmt::Display for Blocked {
                     "replacing spot by spot needs {needed} cheaper instance types, and there are {found}"
                 )
             }
-            Blocked::NotWorthIt { pool } => {
+            Blocked::NotWorthIt { pool, score } => {
                 write!(
                     f,
-                    "the saving is too small for the pods it would move (NodePool {pool} is Balanced)"
+                    "the saving is too small for the pods it would move: score {score:.2} of at least 0.50 (NodePool {pool} is Balanced)"
                 )
             }
         }

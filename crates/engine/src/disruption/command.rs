@@ -2,6 +2,7 @@
 
 use karpenter_api::budget::DisruptionReason;
 
+use super::balanced::Score;
 use super::candidate::Candidate;
 use crate::plan::{Plan, PlannedClaim};
 
@@ -13,6 +14,8 @@ pub struct Command {
     pub replacements: Vec<PlannedClaim>,
     /// Money saved per hour; negative when replacements cost more (drift does not mind).
     pub savings: f64,
+    /// How it did in every Balanced pool that it touches.
+    pub scores: Vec<Score>,
     /// The simulation behind it: where the moved pods are expected.
     pub plan: Plan,
 }

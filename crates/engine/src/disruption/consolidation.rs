@@ -63,6 +63,7 @@ fn command(
         candidates,
         replacements,
         savings,
+        scores: Vec::new(),
         plan,
     }
 }

@@ -40,6 +40,7 @@ pub fn attempt(rehearsal: &mut Rehearsal<'_>, candidate: &Candidate, budgets: &B
         candidates: vec![candidate.clone()],
         replacements,
         savings: candidate.price - price,
+        scores: Vec::new(),
         plan,
     })
 }

@@ -21,6 +21,7 @@ pub fn compute(mut candidates: Vec<Candidate>, budgets: &mut Budgets) -> (Option
         candidates,
         replacements: Vec::new(),
         savings,
+        scores: Vec::new(),
         plan: Plan::default(),
     };
     (Some(command), constrained)

@@ -1,6 +1,7 @@
 //! What disruption would do from here on: one command after the other, each on the state that the one before leaves.
 
 use std::collections::BTreeSet;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use karpenter_api::labels;
@@ -114,11 +115,15 @@ pub fn attempt(fleet: &Fleet, method: Method) -> Result<Command, Vec<(Arc<str>, 
     let mut rehearsal = Rehearsal::new(fleet);
     match method {
         Method::Emptiness => emptiness::compute(candidates, &mut budgets).0.ok_or(blocked),
-        Method::MultiNodeConsolidation => {
-            multi::search(&mut rehearsal, candidates, &Totals::of(fleet, &all), &mut budgets)
-                .0
-                .ok_or(blocked)
-        }
+        Method::MultiNodeConsolidation => multi::search(
+            &mut rehearsal,
+            candidates,
+            &Totals::of(fleet, &all),
+            &mut budgets,
+            &mut || ControlFlow::Continue(()),
+        )
+        .0
+        .ok_or(blocked),
         Method::Drift => {
             drift::order(&mut candidates);
             first(candidates, blocked, |candidate| {

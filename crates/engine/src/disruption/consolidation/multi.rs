@@ -1,5 +1,7 @@
 //! Many nodes into none or one: the longest prefix of the best candidates that can go together.
 
+use std::ops::ControlFlow;
+
 use super::super::balanced::{THRESHOLD, Totals};
 use super::super::budget::Budgets;
 use super::super::candidate::Candidate;
@@ -11,12 +13,15 @@ use super::{by_savings, compute, drop_shared_types};
 /// More nodes than this are never disturbed by one command.
 pub const BATCH: usize = 100;
 
+/// Asks `budget` before every step whether to go on; once it breaks, the best prefix so far is the answer.
+///
 /// Searches by halving the prefix length, as upstream does: the answer is a prefix that works, not always the longest.
 pub fn search(
     rehearsal: &mut Rehearsal<'_>,
     mut candidates: Vec<Candidate>,
     totals: &Totals,
     budgets: &mut Budgets,
+    budget: &mut dyn FnMut() -> ControlFlow<()>,
 ) -> (Option<Command>, Constrained) {
     candidates.sort_by(by_savings);
     let before = candidates.len();
@@ -27,7 +32,7 @@ pub fn search(
     }
     let (mut least, mut most) = (2, candidates.len().min(BATCH));
     let mut best = None;
-    while least <= most {
+    while least <= most && budget().is_continue() {
         let count = usize::midpoint(least, most);
         match attempt(rehearsal, &candidates[..count], totals) {
             Some(command) => {
@@ -47,9 +52,7 @@ fn attempt(rehearsal: &mut Rehearsal<'_>, candidates: &[Candidate], totals: &Tot
     for replacement in &mut command.replacements {
         drop_shared_types(fleet, &batch, replacement).ok()?;
     }
-    let approved = totals
-        .score(fleet, &batch, command.savings)
-        .iter()
-        .all(|score| score.value >= THRESHOLD);
+    command.scores = totals.score(fleet, &batch, command.savings);
+    let approved = command.scores.iter().all(|score| score.value >= THRESHOLD);
     approved.then_some(command)
 }

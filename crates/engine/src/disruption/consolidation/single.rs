@@ -49,18 +49,17 @@ pub fn attempt(
             reason: budgets.reason.as_str(),
         });
     }
-    if !totals.could_approve(fleet, candidate) {
-        return Err(Blocked::NotWorthIt {
-            pool: candidate.pool.clone(),
-        });
+    if let Some(score) = totals.best_score(fleet, candidate).filter(|score| *score < THRESHOLD) {
+        let pool = candidate.pool.clone();
+        return Err(Blocked::NotWorthIt { pool, score });
     }
-    let command = compute(rehearsal, &[candidate], Method::SingleNodeConsolidation)?;
-    match totals
-        .score(fleet, &[candidate], command.savings)
-        .into_iter()
-        .find(|score| score.value < THRESHOLD)
-    {
-        Some(score) => Err(Blocked::NotWorthIt { pool: score.pool }),
+    let mut command = compute(rehearsal, &[candidate], Method::SingleNodeConsolidation)?;
+    command.scores = totals.score(fleet, &[candidate], command.savings);
+    match command.scores.iter().find(|score| score.value < THRESHOLD) {
+        Some(score) => Err(Blocked::NotWorthIt {
+            pool: score.pool.clone(),
+            score: score.value,
+        }),
         None => Ok(command),
     }
 }

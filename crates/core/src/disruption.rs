@@ -1,0 +1,35 @@
+//! Voluntary disruption: removes, replaces and rotates nodes as the engine's planner decides, within budgets.
+//!
+//! [`conditions`] keeps `Drifted` and `Consolidatable` on NodeClaims. [`pass`] is the loop: it builds the planner's
+//! [`fleet`], asks one method after the other, waits and looks again before anything irreversible ([`validation`]), and
+//! hands commands to the [`queue`], which launches replacements, waits for them and deletes the candidates. Taints and the
+//! `DisruptionReason` condition are written and taken back in [`marks`].
+
+pub mod conditions;
+mod fleet;
+mod marks;
+mod metrics;
+mod pass;
+mod queue;
+mod report;
+mod validation;
+
+use std::sync::Arc;
+
+pub use pass::Disruption;
+pub use queue::{Queue, command_timeout};
+
+use crate::context::Context;
+use crate::runner::Runnable;
+use metrics::DisruptionMetrics;
+
+/// All controllers of voluntary disruption.
+pub fn controllers(ctx: &Context) -> Vec<Runnable> {
+    let metrics = Arc::new(DisruptionMetrics::register(&ctx.metrics.registry));
+    let (queue, queue_controller) = queue::controller(ctx, metrics.clone());
+    vec![
+        conditions::controller(ctx),
+        pass::controller(ctx, metrics, queue),
+        queue_controller,
+    ]
+}
