@@ -1,6 +1,8 @@
 //! The commands of the binary; each is a module with its arguments and its `run`.
 
+pub(crate) mod controller;
 mod crds;
+pub(crate) mod demo;
 mod simulate;
 mod validate;
 
@@ -11,6 +13,10 @@ use crate::terminal::Terminal;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
+    /// Run the autoscaler in a cluster.
+    Controller(Box<controller::Controller>),
+    /// Start an embedded cluster with the autoscaler, and play a story on it.
+    Demo(demo::Demo),
     /// Print the CustomResourceDefinitions that a cluster needs.
     Crds(crds::Crds),
     /// Work out offline which nodes would be launched, where pods would land, and what it would cost.
@@ -22,6 +28,8 @@ pub(crate) enum Command {
 impl Command {
     pub(crate) fn run(self, terminal: &Terminal) -> Result<(), CliError> {
         match self {
+            Self::Controller(controller) => controller.run(),
+            Self::Demo(demo) => demo.run(terminal),
             Self::Crds(crds) => crds.run(),
             Self::Simulate(simulate) => simulate.run(terminal),
             Self::Validate(validate) => validate.run(terminal),

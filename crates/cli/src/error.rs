@@ -18,18 +18,37 @@ pub(crate) enum CliError {
     /// A file can't be read or understood.
     #[error(transparent)]
     Input(#[from] ManifestError),
+    /// The command ran and went wrong.
+    #[error("{0}")]
+    Failed(String),
+    /// The cluster or the cloud does not answer.
+    #[error("{0}")]
+    Unreachable(String),
     /// Output could not be written.
     #[error("writing the output failed: {0}")]
     Output(#[from] io::Error),
 }
 
 impl CliError {
+    pub(crate) fn usage(sentence: impl Into<String>) -> Self {
+        Self::Usage(sentence.into())
+    }
+
+    pub(crate) fn failed(sentence: impl Into<String>) -> Self {
+        Self::Failed(sentence.into())
+    }
+
+    pub(crate) fn unreachable(sentence: impl Into<String>) -> Self {
+        Self::Unreachable(sentence.into())
+    }
+
     pub(crate) fn exit_code(&self) -> ExitCode {
         match self {
             // Whoever reads our output had enough (`karpenter crds | head`); that is no failure.
             Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
-            Self::Negative | Self::Output(_) => ExitCode::from(1),
-            Self::Usage(_) | Self::Input(_) => ExitCode::from(2),
+            Self::Negative | Self::Failed(_) | Self::Output(_) => ExitCode::from(1),
+            Self::Input(_) | Self::Usage(_) => ExitCode::from(2),
+            Self::Unreachable(_) => ExitCode::from(3),
         }
     }
 
@@ -38,7 +57,7 @@ impl CliError {
         match self {
             Self::Negative => true,
             Self::Output(error) => error.kind() == io::ErrorKind::BrokenPipe,
-            Self::Usage(_) | Self::Input(_) => false,
+            Self::Input(_) | Self::Usage(_) | Self::Failed(_) | Self::Unreachable(_) => false,
         }
     }
 }

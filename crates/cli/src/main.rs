@@ -2,6 +2,7 @@
 
 mod cluster_files;
 mod commands;
+mod demo;
 mod error;
 mod manifests;
 mod providers;
@@ -10,7 +11,7 @@ mod verdict;
 
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 
 use crate::commands::Command;
 use crate::terminal::Terminal;
@@ -33,7 +34,10 @@ struct Cli {
 }
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    // Both the cluster's and the clouds' clients need a crypto library; saying which keeps the choice ours.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let arguments = karpenter_core::options::with_double_dashes(std::env::args_os(), &Cli::command());
+    let cli = Cli::parse_from(arguments);
     let terminal = if cli.no_color {
         Terminal::plain()
     } else {
@@ -51,7 +55,6 @@ fn main() -> ExitCode {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
 
     #[test]
     fn the_command_line_is_well_formed() {

@@ -1,8 +1,17 @@
 //! The providers that this binary is built with, and what each contributes to the commands.
 
+use std::path::Path;
+use std::sync::Arc;
+
 use clap::ValueEnum;
 use karpenter_api::crd::Crd;
 use karpenter_api::labels::LabelRules;
+use karpenter_cloud::CloudProvider;
+use karpenter_core::clock::Clock;
+use karpenter_kwok::{Catalogue, KwokProvider};
+use kube::Client;
+
+use crate::error::CliError;
 
 /// A cloud that Karpenter can launch machines in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -34,10 +43,31 @@ impl Provider {
         Self::value_variants().iter().copied().find(owns)
     }
 
+    /// The provider itself, on the cluster behind `client`.
+    ///
+    /// # Errors
+    /// When what it needs to start can't be read.
+    pub(crate) fn start(
+        self,
+        client: Client,
+        clock: Clock,
+        instance_types: Option<&Path>,
+    ) -> Result<Arc<dyn CloudProvider>, CliError> {
+        match self {
+            Self::Kwok => {
+                let catalogue = match instance_types {
+                    Some(file) => Catalogue::from_file(file).map_err(|error| CliError::usage(error.to_string()))?,
+                    None => Catalogue::built_in(),
+                };
+                Ok(Arc::new(KwokProvider::new(client, clock, catalogue)))
+            }
+        }
+    }
+
     /// Which labels mean something to the provider, and which it keeps for itself.
     pub(crate) fn label_rules(self) -> LabelRules {
         match self {
-            Self::Kwok => karpenter_kwok::Catalogue::built_in().rules().clone(),
+            Self::Kwok => Catalogue::built_in().rules().clone(),
         }
     }
 }

@@ -19,12 +19,10 @@ impl Terminal {
     pub(crate) fn detect() -> Self {
         let unwanted = env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
         let incapable = env::var_os("TERM").is_some_and(|value| value == "dumb");
-        {
-            let wanted = !unwanted && !incapable;
-            Self {
-                color: io::stderr().is_terminal() && wanted,
-                output_color: io::stdout().is_terminal() && wanted,
-            }
+        let wanted = !unwanted && !incapable;
+        Self {
+            color: io::stderr().is_terminal() && wanted,
+            output_color: io::stdout().is_terminal() && wanted,
         }
     }
 

@@ -1,0 +1,113 @@
+//! `karpenter controller`: runs the autoscaler in a cluster.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use clap::Args;
+use karpenter_cloud::CloudProvider;
+use karpenter_core::clock::Clock;
+use karpenter_core::logging::{Format, LogLayer, Output};
+use karpenter_core::operator::{Build, Operator, Setup};
+use karpenter_core::options::{OptionFlags, Options};
+use kube::{Client, Config};
+use tokio_util::sync::CancellationToken;
+
+use crate::error::CliError;
+use crate::providers::Provider;
+
+/// Run the autoscaler against the cluster of the current kubeconfig, or of the pod that it runs in.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  karpenter controller --provider kwok --leader-election-namespace kube-system")]
+pub(crate) struct Controller {
+    /// Which cloud makes the machines.
+    #[arg(long, value_name = "PROVIDER", env = "KARPENTER_PROVIDER")]
+    provider: Provider,
+    /// KWOK provider: a JSON file of instance types instead of the built-in ones.
+    #[arg(long, value_name = "FILE", env = "INSTANCE_TYPES_FILE_PATH")]
+    instance_types_file_path: Option<PathBuf>,
+    /// Log lines for people instead of JSON.
+    #[arg(long)]
+    console: bool,
+    #[command(flatten)]
+    flags: OptionFlags,
+}
+
+impl Controller {
+    pub(crate) fn run(self) -> Result<(), CliError> {
+        let options = Options::resolve(self.flags, |name| std::env::var(name).ok())
+            .map_err(|error| CliError::usage(error.to_string()))?;
+        let output = Output::open(&options.log_output_paths)
+            .map_err(|error| CliError::usage(format!("--log-output-paths: {error}")))?;
+        let format = if self.console { Format::Console } else { Format::Json };
+        let build = build();
+        let commit = (!build.commit.is_empty()).then(|| build.commit.clone());
+        let layer = LogLayer::new(format, options.log_level, commit, Arc::new(output));
+        tracing::subscriber::set_global_default(layer.into_subscriber())
+            .expect("nothing else sets a subscriber in this process");
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+        runtime.block_on(async {
+            let client = connect().await?;
+            let clock = Clock::system();
+            let cloud = self
+                .provider
+                .start(client.clone(), clock.clone(), self.instance_types_file_path.as_deref())?;
+            run(client, connect().await?, clock, options, cloud, build).await
+        })
+    }
+}
+
+async fn run(
+    client: Client,
+    election_client: Client,
+    clock: Clock,
+    options: Options,
+    cloud: Arc<dyn CloudProvider>,
+    build: Build,
+) -> Result<(), CliError> {
+    let operator = Operator::new(Setup {
+        client,
+        election_client,
+        clock,
+        options,
+        cloud,
+        build,
+    })
+    .map_err(|error| CliError::usage(error.to_string()))?;
+    let controllers = karpenter_core::controllers::all(operator.context());
+    let stop = CancellationToken::new();
+    tokio::spawn(stop_on_signal(stop.clone()));
+    operator
+        .with_controllers(controllers)
+        .run(stop)
+        .await
+        .map_err(|error| CliError::failed(error.to_string()))
+}
+
+/// What this binary was built from.
+pub(crate) fn build() -> Build {
+    Build {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        toolchain: concat!("rust ", env!("CARGO_PKG_RUST_VERSION")).to_owned(),
+        commit: env!("KARPENTER_COMMIT").to_owned(),
+    }
+}
+
+async fn connect() -> Result<Client, CliError> {
+    let config = Config::infer()
+        .await
+        .map_err(|error| CliError::unreachable(format!("no cluster to talk to: {error}")))?;
+    Client::try_from(config).map_err(|error| CliError::unreachable(error.to_string()))
+}
+
+/// Kubernetes ends a pod with SIGTERM, people end a process with Ctrl-C.
+pub(crate) async fn stop_on_signal(stop: CancellationToken) {
+    use tokio::signal::unix::{SignalKind, signal};
+    let Ok(mut terminate) = signal(SignalKind::terminate()) else {
+        return;
+    };
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = tokio::signal::ctrl_c() => {}
+    }
+    stop.cancel();
+}

@@ -1,0 +1,167 @@
+//! The tour: a workload comes, grows, shrinks, its node pool changes, and everything goes again.
+
+use std::time::Duration;
+
+use k8s_openapi::api::apps::v1::Deployment;
+use karpenter_api::NodePool;
+use kube::api::{Api, DeleteParams, Patch, PatchParams};
+use serde_json::json;
+
+use super::narrator::Narrator;
+use super::world::{Scene, World};
+use crate::error::CliError;
+
+const PATIENCE: Duration = Duration::from_secs(300);
+
+const POOL: &str = "
+apiVersion: karpenter.kwok.sh/v1alpha1
+kind: KWOKNodeClass
+metadata: {name: default}
+spec: {}
+---
+apiVersion: karpenter.sh/v1
+kind: NodePool
+metadata: {name: default}
+spec:
+  disruption: {consolidationPolicy: WhenEmptyOrUnderutilized, consolidateAfter: 10s, budgets: [{nodes: '2'}]}
+  template:
+    spec:
+      nodeClassRef: {group: karpenter.kwok.sh, kind: KWOKNodeClass, name: default}
+      expireAfter: Never
+      requirements:
+      - {key: kubernetes.io/arch, operator: In, values: [amd64]}
+      - {key: kubernetes.io/os, operator: In, values: [linux]}
+      - {key: karpenter.sh/capacity-type, operator: In, values: [on-demand]}
+      - {key: karpenter.kwok.sh/instance-cpu, operator: Lt, values: ['9']}
+";
+
+/// Plays every step; the first that goes wrong ends the story.
+pub(crate) async fn play(world: &World, narrator: &Narrator) -> Result<(), CliError> {
+    world.apply(POOL)?;
+
+    let step = narrator.begin(
+        "A workload arrives",
+        "12 web servers of 1 CPU and 1 GiB; no node to run them on",
+    );
+    world.apply(&deployment("web", 12, ""))?;
+    step.end(
+        world
+            .until(PATIENCE, |scene| scene.running == 12 && scene.nodes > 0)
+            .await,
+    )?;
+
+    let step = narrator.begin(
+        "It grows, spread over zones",
+        "8 API servers that must spread evenly over the zones",
+    );
+    world.apply(&deployment("api", 8, SPREAD))?;
+    let grown = step.end(
+        world
+            .until(PATIENCE, |scene| {
+                scene.running == 20 && scene.pods_by_zone.values().filter(|pods| **pods > 0).count() >= 3
+            })
+            .await,
+    )?;
+
+    let step = narrator.begin(
+        "It shrinks, and nodes follow",
+        "9 of the 12 web servers are no longer needed",
+    );
+    scale(world, "web", 3).await?;
+    let shrunk = step.end(
+        world
+            .until(PATIENCE, |scene| {
+                scene.running == 11 && scene.pending == 0 && scene.cost < grown.cost * 0.95
+            })
+            .await,
+    )?;
+
+    let step = narrator.begin(
+        "The node pool changes",
+        "a new label in its template: every node drifts and is replaced, two at a time",
+    );
+    let old = world.scene().await?.node_names;
+    label_template(world, "demo", "second-edition").await?;
+    step.end(
+        world
+            .until(PATIENCE * 3, |scene| {
+                scene.running == 11 && scene.nodes > 0 && scene.node_names.iter().all(|name| !old.contains(name))
+            })
+            .await,
+    )?;
+    let _ = shrunk;
+
+    let step = narrator.begin(
+        "Everything is deleted",
+        "no workload, no pool, and in the end no machine",
+    );
+    delete(world).await?;
+    step.end(world.until(PATIENCE, is_empty).await)?;
+    Ok(())
+}
+
+fn is_empty(scene: &Scene) -> bool {
+    scene.nodes == 0 && scene.claims == 0 && scene.running == 0 && scene.pending == 0
+}
+
+const SPREAD: &str = "
+      topologySpreadConstraints:
+      - {maxSkew: 1, topologyKey: topology.kubernetes.io/zone, whenUnsatisfiable: DoNotSchedule, labelSelector: {matchLabels: {app: api}}}";
+
+fn deployment(name: &str, replicas: usize, more: &str) -> String {
+    format!(
+        "
+apiVersion: apps/v1
+kind: Deployment
+metadata: {{name: {name}, namespace: default}}
+spec:
+  replicas: {replicas}
+  selector: {{matchLabels: {{app: {name}}}}}
+  template:
+    metadata: {{labels: {{app: {name}}}}}
+    spec:
+      terminationGracePeriodSeconds: 5{more}
+      containers: [{{name: main, image: demo, resources: {{requests: {{cpu: '1', memory: 1Gi}}}}}}]
+"
+    )
+}
+
+async fn scale(world: &World, name: &str, replicas: i32) -> Result<(), CliError> {
+    let deployments: Api<Deployment> = Api::default_namespaced(world.client.clone());
+    let patch = json!({ "spec": { "replicas": replicas } });
+    deployments
+        .patch(name, &PatchParams::default(), &Patch::Merge(&patch))
+        .await
+        .map(drop)
+        .map_err(failed)
+}
+
+async fn label_template(world: &World, key: &str, value: &str) -> Result<(), CliError> {
+    let pools: Api<NodePool> = Api::all(world.client.clone());
+    let patch = json!({ "spec": { "template": { "metadata": { "labels": { key: value } } } } });
+    pools
+        .patch("default", &PatchParams::default(), &Patch::Merge(&patch))
+        .await
+        .map(drop)
+        .map_err(failed)
+}
+
+async fn delete(world: &World) -> Result<(), CliError> {
+    let deployments: Api<Deployment> = Api::default_namespaced(world.client.clone());
+    for name in ["web", "api"] {
+        deployments
+            .delete(name, &DeleteParams::background())
+            .await
+            .map_err(failed)?;
+    }
+    let pools: Api<NodePool> = Api::all(world.client.clone());
+    pools
+        .delete("default", &DeleteParams::default())
+        .await
+        .map(drop)
+        .map_err(failed)
+}
+
+fn failed(error: kube::Error) -> CliError {
+    CliError::failed(error.to_string())
+}
