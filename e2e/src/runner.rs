@@ -1,0 +1,154 @@
+//! Runs suites one after the other, each on a fresh control plane, and reports progress and the sum.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use futures::FutureExt;
+use futures::future::LocalBoxFuture;
+
+use crate::controlplane::{Binary, ControlPlane};
+
+/// Cases that share one control plane.
+#[derive(Debug)]
+pub(crate) struct Suite {
+    pub(crate) name: &'static str,
+    pub(crate) cases: Vec<Case>,
+}
+
+/// One behaviour, named as a sentence with underscores.
+pub(crate) struct Case {
+    pub(crate) name: String,
+    pub(crate) run: Run,
+    pub(crate) limit: Duration,
+}
+
+pub(crate) type Run = Box<dyn for<'a> Fn(&'a mut Environment) -> LocalBoxFuture<'a, Result<()>>>;
+
+/// What a case finds: the control plane, and the binary under test.
+#[derive(Debug)]
+pub(crate) struct Environment {
+    pub(crate) control_plane: ControlPlane,
+    pub(crate) karpenter: PathBuf,
+    pub(crate) logs: PathBuf,
+}
+
+#[derive(Debug)]
+pub(crate) struct Settings {
+    pub(crate) filter: Option<String>,
+    pub(crate) logs: PathBuf,
+    pub(crate) karpenter: PathBuf,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    Passed,
+    Failed,
+}
+
+pub(crate) fn list(suites: &[Suite], filter: Option<&str>) {
+    for suite in suites {
+        for case in &suite.cases {
+            let name = format!("{}/{}", suite.name, case.name);
+            if filter.is_none_or(|text| name.contains(text)) {
+                println!("{name}");
+            }
+        }
+    }
+}
+
+pub(crate) async fn run(suites: Vec<Suite>, settings: Settings) -> Result<Outcome> {
+    let module = Path::new("e2e/control-plane");
+    println!("control plane: building, or taking it from the cache");
+    let binary = Binary::obtain(module)?;
+    let karpenter = std::path::absolute(&settings.karpenter)?;
+    let logs = std::path::absolute(&settings.logs)?;
+    let _ = std::fs::remove_dir_all(&logs);
+    std::fs::create_dir_all(&logs).with_context(|| format!("cannot create {}", logs.display()))?;
+
+    let (mut passed, mut failures) = (0, Vec::new());
+    for suite in suites {
+        let wanted = |case: &Case| {
+            settings
+                .filter
+                .as_deref()
+                .is_none_or(|text| format!("{}/{}", suite.name, case.name).contains(text))
+        };
+        let cases: Vec<&Case> = suite.cases.iter().filter(|case| wanted(case)).collect();
+        if cases.is_empty() {
+            continue;
+        }
+        let started = Instant::now();
+        let dir = logs.join(suite.name);
+        let control_plane = ControlPlane::start(&binary, &dir).await?;
+        println!(
+            "\nsuite {} ({} cases; control plane up in {:.1} s)",
+            suite.name,
+            cases.len(),
+            seconds(started)
+        );
+        let mut environment = Environment {
+            control_plane,
+            karpenter: karpenter.clone(),
+            logs: dir,
+        };
+        for (index, case) in cases.iter().enumerate() {
+            let started = Instant::now();
+            let result = std::panic::AssertUnwindSafe(tokio::time::timeout(case.limit, (case.run)(&mut environment)))
+                .catch_unwind()
+                .await;
+            let verdict = match result {
+                Ok(Ok(Ok(()))) => Ok(()),
+                Ok(Ok(Err(error))) => Err(format!("{error:#}")),
+                Ok(Err(_)) => Err(format!("not done after {:?}", case.limit)),
+                Err(panic) => Err(panic_text(&*panic)),
+            };
+            let position = format!("[{}/{}]", index + 1, cases.len());
+            match verdict {
+                Ok(()) => {
+                    passed += 1;
+                    println!("  {position} ok   {} ({:.1} s)", case.name, seconds(started));
+                }
+                Err(reason) => {
+                    println!(
+                        "  {position} FAIL {} ({:.1} s)\n       {reason}",
+                        case.name,
+                        seconds(started)
+                    );
+                    failures.push(format!("{}/{}", suite.name, case.name));
+                }
+            }
+        }
+        environment.control_plane.stop().await;
+    }
+    println!();
+    for name in &failures {
+        println!("failed: {name}");
+    }
+    println!("e2e: {passed} passed, {} failed", failures.len());
+    Ok(if failures.is_empty() {
+        Outcome::Passed
+    } else {
+        Outcome::Failed
+    })
+}
+
+fn seconds(since: Instant) -> f64 {
+    since.elapsed().as_secs_f64()
+}
+
+fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
+    panic
+        .downcast_ref::<String>()
+        .cloned()
+        .or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()))
+        .unwrap_or_else(|| "panicked".to_owned())
+}
+
+// === impl Case ===
+
+impl std::fmt::Debug for Case {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Case").field("name", &self.name).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,14 @@
+//! All suites, in the order in which they run.
+
+mod availability;
+pub(crate) mod crds;
+mod manifests;
+mod rbac;
+mod scale;
+mod scenarios;
+
+use crate::runner::Suite;
+
+pub(crate) fn all() -> Vec<Suite> {
+    vec![crds::suite(), scenarios::suite(), availability::suite(), scale::suite()]
+}

@@ -1,0 +1,146 @@
+//! How it holds up: thousands of pods to running and back to nothing, with time, CPU and memory of the controller.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use serde_json::json;
+
+use super::manifests::{Pool, deployment};
+use crate::installation::Installation;
+use crate::runner::{Case, Environment, Suite};
+use crate::world::World;
+
+/// What upstream's Go controller needs on the same machine and control plane: the better end of what was measured.
+struct Upstream {
+    cpu_seconds: f64,
+    peak_mib: f64,
+    claims_seconds: f64,
+    empty_seconds: f64,
+}
+
+struct Load {
+    pods: usize,
+    upstream: Upstream,
+}
+
+const LOADS: [Load; 2] = [
+    Load {
+        pods: 1_000,
+        upstream: Upstream {
+            cpu_seconds: 4.8,
+            peak_mib: 152.0,
+            claims_seconds: 14.0,
+            empty_seconds: 42.0,
+        },
+    },
+    Load {
+        pods: 5_000,
+        upstream: Upstream {
+            cpu_seconds: 39.0,
+            peak_mib: 455.0,
+            claims_seconds: 77.0,
+            empty_seconds: 62.0,
+        },
+    },
+];
+
+pub(crate) fn suite() -> Suite {
+    let cases = LOADS.iter().map(|load| Case {
+        name: format!("{}_pods_to_running_and_back_to_zero", load.pods),
+        run: Box::new(move |environment| Box::pin(run(environment, load))),
+        limit: Duration::from_secs(600),
+    });
+    Suite {
+        name: "scale",
+        cases: cases.collect(),
+    }
+}
+
+async fn run(environment: &mut Environment, load: &Load) -> Result<()> {
+    let mut installation = Installation::install(environment).await?;
+    let mut replica = installation.start(&[]).await?;
+    let world = World::watch(environment.control_plane.admin().await?).await?;
+    world.apply(&Pool::new("default").yaml()).await?;
+
+    let started = Instant::now();
+    world.apply(&deployment("load", load.pods, "500m", "512Mi", "")).await?;
+    let mut claims_after = Duration::ZERO;
+    let mut seen = 0;
+    let all_run = async {
+        loop {
+            let view = world.view();
+            if view.claims.len() != seen {
+                seen = view.claims.len();
+                claims_after = started.elapsed();
+            }
+            if view.all_run(load.pods) {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(300), all_run)
+        .await
+        .with_context(|| format!("pods do not run: {}", world.view().summary()))?;
+    let running_after = started.elapsed();
+    let nodes = world.view().nodes.len();
+
+    let shrinking = Instant::now();
+    world.scale("load", 0).await?;
+    world
+        .until("empty again", Duration::from_secs(300), |view| {
+            view.nodes.is_empty() && view.claims.is_empty()
+        })
+        .await?;
+    let empty_after = shrinking.elapsed();
+    let usage = replica.process.usage().context("the controller's process is gone")?;
+    replica.process.stop().await;
+    world.clear().await.or_else(|error| {
+        // The controller is stopped already; pools without nodes need nobody to go away.
+        if world.view().claims.is_empty() {
+            Ok(())
+        } else {
+            Err(error)
+        }
+    })?;
+
+    let (claims, empty) = (claims_after.as_secs_f64(), empty_after.as_secs_f64());
+    let upstream = &load.upstream;
+    println!(
+        "       {:<22} {:>10} {:>12} {:>8}",
+        format!("{} pods, {nodes} nodes", load.pods),
+        "ours",
+        "upstream",
+        "ratio"
+    );
+    for (what, ours, theirs) in [
+        ("CPU seconds", usage.cpu_seconds, upstream.cpu_seconds),
+        ("peak MiB", usage.peak_mib, upstream.peak_mib),
+        ("last claim after, s", claims, upstream.claims_seconds),
+        ("empty again after, s", empty, upstream.empty_seconds),
+    ] {
+        println!("       {what:<22} {ours:>10.1} {theirs:>12.1} {:>8.2}", ours / theirs);
+    }
+    let record = json!({
+        "pods": load.pods,
+        "nodes": nodes,
+        "cpuSeconds": usage.cpu_seconds,
+        "peakMiB": usage.peak_mib,
+        "lastClaimSeconds": claims,
+        "runningSeconds": running_after.as_secs_f64(),
+        "emptySeconds": empty,
+    });
+    std::fs::write(
+        environment.logs.join(format!("scale-{}.json", load.pods)),
+        format!("{record:#}\n"),
+    )?;
+    ensure!(
+        usage.peak_mib <= upstream.peak_mib / 5.0,
+        "peak memory is above a fifth of upstream's"
+    );
+    ensure!(
+        usage.cpu_seconds <= upstream.cpu_seconds / 5.0,
+        "CPU time is above a fifth of upstream's"
+    );
+    Ok(())
+}

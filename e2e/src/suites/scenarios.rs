@@ -1,0 +1,310 @@
+//! What users do, on KWOK nodes: pods arrive and nodes come, pods go and nodes go, and everything in between.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use k8s_openapi::api::core::v1::Pod;
+use karpenter_api::NodeClaim;
+use kube::api::{Api, DeleteParams, Patch, PatchParams};
+use kube::{Resource, ResourceExt};
+use serde_json::json;
+
+use super::manifests::{Pool, deployment};
+use crate::installation::{Installation, Replica};
+use crate::runner::{Case, Environment, Suite};
+use crate::world::World;
+
+const SOON: Duration = Duration::from_secs(60);
+
+pub(crate) fn suite() -> Suite {
+    Suite {
+        name: "scenarios",
+        cases: vec![
+            case("pods_come_and_nodes_come_pods_go_and_nodes_go", |world| {
+                Box::pin(scale_up_and_down(world))
+            }),
+            case("zone_spread_opens_nodes_in_every_zone", |world| {
+                Box::pin(zone_spread(world))
+            }),
+            case("a_pool_never_grows_past_its_limits", |world| Box::pin(limits(world))),
+            case("the_heavier_pool_is_used_first", |world| Box::pin(weights(world))),
+            case("new_nodes_have_room_for_daemon_pods", |world| Box::pin(daemons(world))),
+            case("a_deleted_claim_drains_its_node_and_pods_run_elsewhere", |world| {
+                Box::pin(manual_delete(world))
+            }),
+            case("a_pod_disruption_budget_holds_up_a_drain", |world| {
+                Box::pin(blocked_drain(world))
+            }),
+            case("a_grace_period_ends_a_blocked_drain", |world| {
+                Box::pin(bounded_drain(world))
+            }),
+            case("a_node_without_a_claim_behind_it_is_removed", |world| {
+                Box::pin(garbage_collection(world))
+            }),
+            case("an_expired_claim_is_replaced", |world| Box::pin(expiry(world))),
+            // Last: it looks at all that the cases above made the controller ask for.
+            Case {
+                name: "the_controller_uses_all_its_rights_and_asks_for_no_others".into(),
+                run: Box::new(|environment| Box::pin(async { super::rbac::check(environment) })),
+                limit: Duration::from_secs(30),
+            },
+        ],
+    }
+}
+
+type Scenario = for<'a> fn(&'a World) -> futures::future::LocalBoxFuture<'a, Result<()>>;
+
+/// A case that finds an empty cluster with one replica of the controller running, and leaves it empty again.
+fn case(name: &'static str, scenario: Scenario) -> Case {
+    Case {
+        name: name.into(),
+        run: Box::new(move |environment| Box::pin(with_controller(environment, scenario))),
+        limit: Duration::from_secs(300),
+    }
+}
+
+async fn with_controller(environment: &mut Environment, scenario: Scenario) -> Result<()> {
+    let mut installation = Installation::install(environment).await?;
+    let mut replica: Replica = installation.start(&[]).await?;
+    let world = World::watch(environment.control_plane.admin().await?).await?;
+    let outcome = scenario(&world).await;
+    // Even after a failure: the next case wants an empty cluster, and the controller is needed to empty this one.
+    let cleared = world.clear().await.context("clearing up");
+    replica.process.stop().await;
+    outcome.and(cleared)
+}
+
+async fn scale_up_and_down(world: &World) -> Result<()> {
+    world.apply(&Pool::new("default").yaml()).await?;
+    world.apply(&deployment("web", 50, "500m", "512Mi", "")).await?;
+    world.until("50 pods run", SOON, |view| view.all_run(50)).await?;
+    let view = world.view();
+    ensure!(
+        view.nodes.len() == view.claims.len(),
+        "every node has its claim: {}",
+        view.summary()
+    );
+    for claim in &view.claims {
+        let ready = claim.status.as_ref().is_some_and(|status| {
+            status
+                .conditions
+                .iter()
+                .any(|condition| condition.type_ == "Ready" && condition.status.to_string() == "True")
+        });
+        ensure!(ready, "claim {} is not Ready", claim.name_any());
+    }
+    world.scale("web", 0).await?;
+    world
+        .until("no node is left", Duration::from_secs(120), |view| {
+            view.nodes.is_empty() && view.claims.is_empty()
+        })
+        .await
+}
+
+async fn zone_spread(world: &World) -> Result<()> {
+    world.apply(&Pool::new("default").yaml()).await?;
+    let spread = "
+      topologySpreadConstraints:
+      - {maxSkew: 1, topologyKey: topology.kubernetes.io/zone, whenUnsatisfiable: DoNotSchedule, labelSelector: {matchLabels: {app: web}}}";
+    world.apply(&deployment("web", 8, "1", "1Gi", spread)).await?;
+    world.until("8 pods run", SOON, |view| view.all_run(8)).await?;
+    let view = world.view();
+    let mut zones: BTreeMap<String, usize> = BTreeMap::new();
+    for node in &view.nodes {
+        let zone = node
+            .labels()
+            .get("topology.kubernetes.io/zone")
+            .context("a node without a zone")?;
+        *zones.entry(zone.clone()).or_default() += view.pods_on(&node.name_any()).len();
+    }
+    ensure!(
+        zones.len() == 4 && zones.values().all(|pods| *pods == 2),
+        "uneven: {zones:?}"
+    );
+    Ok(())
+}
+
+async fn limits(world: &World) -> Result<()> {
+    world.apply(&Pool::new("small").limits("cpu: 8").yaml()).await?;
+    world.apply(&deployment("web", 20, "1", "1Gi", "")).await?;
+    world.until("some pods run", SOON, |view| view.running() > 0).await?;
+    let within = |view: &crate::world::View| {
+        let cpus: i64 = view
+            .nodes
+            .iter()
+            .filter_map(|node| {
+                node.status
+                    .as_ref()?
+                    .capacity
+                    .as_ref()?
+                    .get("cpu")?
+                    .0
+                    .parse::<i64>()
+                    .ok()
+            })
+            .sum();
+        cpus <= 8
+    };
+    world
+        .throughout("at most 8 cpus", Duration::from_secs(15), within)
+        .await?;
+    ensure!(world.view().running() < 20, "20 pods of one cpu cannot run on 8");
+    Ok(())
+}
+
+async fn weights(world: &World) -> Result<()> {
+    world.apply(&Pool::new("light").weight(1).yaml()).await?;
+    world.apply(&Pool::new("heavy").weight(90).yaml()).await?;
+    world.apply(&deployment("web", 10, "1", "1Gi", "")).await?;
+    world.until("10 pods run", SOON, |view| view.all_run(10)).await?;
+    let view = world.view();
+    ensure!(
+        view.nodes_of("light").is_empty() && !view.nodes_of("heavy").is_empty(),
+        "{}",
+        view.summary()
+    );
+    Ok(())
+}
+
+async fn daemons(world: &World) -> Result<()> {
+    world
+        .apply(
+            "
+apiVersion: apps/v1
+kind: DaemonSet
+metadata: {name: agent, namespace: default}
+spec:
+  selector: {matchLabels: {app: agent}}
+  template:
+    metadata: {labels: {app: agent}}
+    spec:
+      containers: [{name: agent, image: agent, resources: {requests: {cpu: 300m, memory: 256Mi}}}]
+",
+        )
+        .await?;
+    world.apply(&Pool::new("default").yaml()).await?;
+    world.apply(&deployment("web", 9, "900m", "1Gi", "")).await?;
+    world
+        .until("9 pods and a daemon pod on each node run", SOON, |view| {
+            !view.nodes.is_empty() && view.all_run(9 + view.nodes.len())
+        })
+        .await
+}
+
+async fn manual_delete(world: &World) -> Result<()> {
+    world.apply(&Pool::new("default").yaml()).await?;
+    world.apply(&deployment("web", 6, "1", "1Gi", "")).await?;
+    world.until("6 pods run", SOON, |view| view.all_run(6)).await?;
+    let first = world.view().claims.first().context("no claim")?.name_any();
+    let claims: Api<NodeClaim> = Api::all(world.client.clone());
+    claims.delete(&first, &DeleteParams::default()).await?;
+    world
+        .until("the claim is gone and all pods run elsewhere", SOON, |view| {
+            view.all_run(6)
+                && view.claims.iter().all(|claim| claim.name_any() != first)
+                && view.nodes.len() == view.claims.len()
+        })
+        .await
+}
+
+/// A pool, two pods under a budget that allows no eviction, and one of their nodes' claims deleted.
+async fn start_blocked_drain(world: &World, pool: Pool) -> Result<String> {
+    world.apply(&pool.yaml()).await?;
+    world
+        .apply(
+            "
+apiVersion: policy/v1
+kind: PodDisruptionBudget
+metadata: {name: web, namespace: default}
+spec: {maxUnavailable: 0, selector: {matchLabels: {app: web}}}
+",
+        )
+        .await?;
+    world.apply(&deployment("web", 2, "1", "1Gi", "")).await?;
+    world.until("2 pods run", SOON, |view| view.all_run(2)).await?;
+    let victim = world.view().claims.first().context("no claim")?.name_any();
+    let claims: Api<NodeClaim> = Api::all(world.client.clone());
+    claims.delete(&victim, &DeleteParams::default()).await?;
+    Ok(victim)
+}
+
+async fn blocked_drain(world: &World) -> Result<()> {
+    let victim = start_blocked_drain(world, Pool::new("default")).await?;
+    world
+        .throughout(
+            "the node stays while its pods may not be evicted",
+            Duration::from_secs(10),
+            |view| view.claims.iter().any(|claim| claim.name_any() == victim),
+        )
+        .await?;
+    let budgets: Api<k8s_openapi::api::policy::v1::PodDisruptionBudget> = Api::default_namespaced(world.client.clone());
+    let allow = json!({ "spec": { "maxUnavailable": 1 } });
+    budgets
+        .patch("web", &PatchParams::default(), &Patch::Merge(&allow))
+        .await?;
+    world
+        .until(
+            "the drain ends once the budget allows it",
+            Duration::from_secs(120),
+            |view| view.all_run(2) && view.claims.iter().all(|claim| claim.name_any() != victim),
+        )
+        .await
+}
+
+async fn bounded_drain(world: &World) -> Result<()> {
+    let victim = start_blocked_drain(world, Pool::new("default").termination_grace_period("15s")).await?;
+    world
+        .until("the grace period ends the drain", Duration::from_secs(90), |view| {
+            view.all_run(2) && view.claims.iter().all(|claim| claim.name_any() != victim)
+        })
+        .await
+}
+
+async fn garbage_collection(world: &World) -> Result<()> {
+    world.apply(&Pool::new("default").yaml()).await?;
+    world.apply(&deployment("web", 3, "1", "1Gi", "")).await?;
+    world.until("3 pods run", SOON, |view| view.all_run(3)).await?;
+    // A machine that vanishes behind our back: on KWOK, its Node object without its finalizer.
+    let node = world.view().nodes.first().context("no node")?.clone();
+    let nodes: Api<k8s_openapi::api::core::v1::Node> = Api::all(world.client.clone());
+    let bare = json!({ "metadata": { "finalizers": null } });
+    nodes
+        .patch(&node.name_any(), &PatchParams::default(), &Patch::Merge(&bare))
+        .await?;
+    nodes.delete(&node.name_any(), &DeleteParams::default()).await?;
+    let lost = node.meta().uid.clone();
+    world
+        .until(
+            "the claim without a machine is gone, and all pods run",
+            Duration::from_secs(240),
+            |view| {
+                view.all_run(3)
+                    && view.nodes.len() == view.claims.len()
+                    && view.nodes.iter().all(|node| node.meta().uid != lost)
+            },
+        )
+        .await
+}
+
+async fn expiry(world: &World) -> Result<()> {
+    world.apply(&Pool::new("default").expire_after("20s").yaml()).await?;
+    world.apply(&deployment("web", 2, "1", "1Gi", "")).await?;
+    world.until("2 pods run", SOON, |view| view.all_run(2)).await?;
+    let first: Vec<String> = world.view().claims.iter().map(|claim| claim.name_any()).collect();
+    // The replacements must not expire too while we look.
+    world.apply(&Pool::new("default").expire_after("1h").yaml()).await?;
+    world
+        .until(
+            "the expired claims are gone and the pods run on new nodes",
+            Duration::from_secs(120),
+            |view| view.all_run(2) && view.claims.iter().all(|claim| !first.contains(&claim.name_any())),
+        )
+        .await?;
+    let pods: Api<Pod> = Api::default_namespaced(world.client.clone());
+    ensure!(
+        pods.list(&kube::api::ListParams::default()).await?.items.len() == 2,
+        "two pods"
+    );
+    Ok(())
+}

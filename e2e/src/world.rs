@@ -1,0 +1,256 @@
+//! What a scenario sees of the cluster: nodes, claims and pods kept current by watches, and waiting on them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use futures::StreamExt;
+use k8s_openapi::api::core::v1::{Node, Pod};
+use karpenter_api::{NodeClaim, NodePool};
+use kube::api::{Api, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PropagationPolicy};
+use kube::runtime::{WatchStreamExt, reflector, watcher};
+use kube::{Client, Discovery, ResourceExt};
+use tokio::sync::Notify;
+use tokio::task::JoinSet;
+
+/// A live view. Dropping it ends its watches.
+pub(crate) struct World {
+    pub(crate) client: Client,
+    nodes: reflector::Store<Node>,
+    claims: reflector::Store<NodeClaim>,
+    pods: reflector::Store<Pod>,
+    changed: Arc<Notify>,
+    _watches: JoinSet<()>,
+}
+
+/// The three lists at one moment.
+#[derive(Debug)]
+pub(crate) struct View {
+    pub(crate) nodes: Vec<Arc<Node>>,
+    pub(crate) claims: Vec<Arc<NodeClaim>>,
+    pub(crate) pods: Vec<Arc<Pod>>,
+}
+
+// === impl World ===
+
+impl World {
+    pub(crate) async fn watch(client: Client) -> Result<Self> {
+        let changed = Arc::new(Notify::new());
+        let mut watches = JoinSet::new();
+        let world = Self {
+            nodes: follow(&client, &changed, &mut watches),
+            claims: follow(&client, &changed, &mut watches),
+            pods: follow(&client, &changed, &mut watches),
+            client,
+            changed,
+            _watches: watches,
+        };
+        world.nodes.wait_until_ready().await?;
+        world.claims.wait_until_ready().await?;
+        world.pods.wait_until_ready().await?;
+        Ok(world)
+    }
+
+    pub(crate) fn view(&self) -> View {
+        View {
+            nodes: self.nodes.state(),
+            claims: self.claims.state(),
+            pods: self.pods.state(),
+        }
+    }
+
+    /// Waits until the view satisfies `holds`; says what it saw last when that does not happen in time.
+    pub(crate) async fn until(&self, what: &str, limit: Duration, holds: impl Fn(&View) -> bool) -> Result<()> {
+        let wait = async {
+            loop {
+                let changed = self.changed.notified();
+                if holds(&self.view()) {
+                    return;
+                }
+                // Some conditions depend on time alone; look again once a second even if nothing changes.
+                let _ = tokio::time::timeout(Duration::from_secs(1), changed).await;
+            }
+        };
+        match tokio::time::timeout(limit, wait).await {
+            Ok(()) => Ok(()),
+            Err(_) => bail!("{what}: not within {limit:?}; {}", self.view().summary()),
+        }
+    }
+
+    /// Checks that something stays true for a while.
+    pub(crate) async fn throughout(&self, what: &str, time: Duration, holds: impl Fn(&View) -> bool) -> Result<()> {
+        let end = tokio::time::Instant::now() + time;
+        loop {
+            let changed = self.changed.notified();
+            if !holds(&self.view()) {
+                bail!("{what}: no longer true; {}", self.view().summary());
+            }
+            if tokio::time::timeout_at(end, changed).await.is_err() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Applies every document of a YAML text, server-side.
+    pub(crate) async fn apply(&self, yaml: &str) -> Result<()> {
+        apply(&self.client, yaml).await
+    }
+
+    pub(crate) async fn scale(&self, deployment: &str, replicas: i32) -> Result<()> {
+        let deployments: Api<k8s_openapi::api::apps::v1::Deployment> = Api::default_namespaced(self.client.clone());
+        let patch = serde_json::json!({ "spec": { "replicas": replicas } });
+        deployments
+            .patch_scale(deployment, &PatchParams::default(), &Patch::Merge(&patch))
+            .await?;
+        Ok(())
+    }
+
+    /// Deletes workloads and pools and waits until no claim and no node of ours is left.
+    pub(crate) async fn clear(&self) -> Result<()> {
+        use k8s_openapi::api::{
+            apps::v1::{DaemonSet, Deployment, StatefulSet},
+            batch::v1::Job,
+            policy::v1::PodDisruptionBudget,
+        };
+        let everything = ListParams::default();
+        let how = DeleteParams {
+            propagation_policy: Some(PropagationPolicy::Background),
+            ..DeleteParams::default()
+        };
+        let client = &self.client;
+        Api::<Deployment>::default_namespaced(client.clone())
+            .delete_collection(&how, &everything)
+            .await?;
+        Api::<StatefulSet>::default_namespaced(client.clone())
+            .delete_collection(&how, &everything)
+            .await?;
+        Api::<DaemonSet>::default_namespaced(client.clone())
+            .delete_collection(&how, &everything)
+            .await?;
+        Api::<Job>::default_namespaced(client.clone())
+            .delete_collection(&how, &everything)
+            .await?;
+        Api::<PodDisruptionBudget>::default_namespaced(client.clone())
+            .delete_collection(&how, &everything)
+            .await?;
+        Api::<Pod>::default_namespaced(client.clone())
+            .delete_collection(&how, &everything)
+            .await?;
+        Api::<NodePool>::all(client.clone())
+            .delete_collection(&how, &everything)
+            .await?;
+        self.until("the cluster is empty", Duration::from_secs(120), |view| {
+            view.claims.is_empty() && view.nodes.is_empty() && view.pods.is_empty()
+        })
+        .await
+    }
+}
+
+/// Applies every document of a YAML text with server-side apply.
+pub(crate) async fn apply(client: &Client, yaml: &str) -> Result<()> {
+    let discovery = Discovery::new(client.clone()).run().await?;
+    for object in documents(yaml)? {
+        let types = object.types.clone().context("a document without apiVersion and kind")?;
+        let gvk = kube::core::GroupVersionKind::try_from(&types)?;
+        let (resource, capabilities) = discovery
+            .resolve_gvk(&gvk)
+            .with_context(|| format!("the API server does not know {}", types.kind))?;
+        let api: Api<DynamicObject> = match capabilities.scope {
+            kube::discovery::Scope::Cluster => Api::all_with(client.clone(), &resource),
+            kube::discovery::Scope::Namespaced => {
+                let namespace = object.namespace().unwrap_or_else(|| "default".to_owned());
+                Api::namespaced_with(client.clone(), &namespace, &resource)
+            }
+        };
+        let how = PatchParams::apply("karpenter-e2e").force();
+        api.patch(&object.name_any(), &how, &Patch::Apply(&object))
+            .await
+            .with_context(|| format!("{} {} was refused", types.kind, object.name_any()))?;
+    }
+    Ok(())
+}
+
+pub(crate) fn documents(yaml: &str) -> Result<Vec<DynamicObject>> {
+    use serde::Deserialize;
+    let mut objects = Vec::new();
+    for document in serde_norway::Deserializer::from_str(yaml) {
+        let value = serde_json::Value::deserialize(document)?;
+        if !value.is_null() {
+            objects.push(serde_json::from_value(value)?);
+        }
+    }
+    Ok(objects)
+}
+
+fn follow<K>(client: &Client, changed: &Arc<Notify>, watches: &mut JoinSet<()>) -> reflector::Store<K>
+where
+    K: kube::Resource<DynamicType = ()> + Clone + std::fmt::Debug + serde::de::DeserializeOwned + Send + Sync + 'static,
+{
+    let (reader, writer) = reflector::store();
+    let stream = reflector(
+        writer,
+        watcher(Api::<K>::all(client.clone()), watcher::Config::default()),
+    )
+    .default_backoff()
+    .touched_objects();
+    let changed = Arc::clone(changed);
+    watches.spawn(async move {
+        let mut stream = std::pin::pin!(stream);
+        while stream.next().await.is_some() {
+            changed.notify_waiters();
+        }
+    });
+    reader
+}
+
+// === impl View ===
+
+impl View {
+    pub(crate) fn running(&self) -> usize {
+        self.pods
+            .iter()
+            .filter(|pod| phase(pod) == Some("Running") && pod.metadata.deletion_timestamp.is_none())
+            .count()
+    }
+
+    /// All of `count` pods run, and no other pod waits.
+    pub(crate) fn all_run(&self, count: usize) -> bool {
+        let alive = self
+            .pods
+            .iter()
+            .filter(|pod| pod.metadata.deletion_timestamp.is_none())
+            .count();
+        self.running() == count && alive == count
+    }
+
+    pub(crate) fn nodes_of(&self, pool: &str) -> Vec<&Arc<Node>> {
+        self.nodes
+            .iter()
+            .filter(|node| {
+                node.labels()
+                    .get("karpenter.sh/nodepool")
+                    .is_some_and(|name| name == pool)
+            })
+            .collect()
+    }
+
+    pub(crate) fn pods_on(&self, node: &str) -> Vec<&Arc<Pod>> {
+        let on = |pod: &&Arc<Pod>| pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()) == Some(node);
+        self.pods.iter().filter(on).collect()
+    }
+
+    pub(crate) fn summary(&self) -> String {
+        let pending = self.pods.iter().filter(|pod| phase(pod) == Some("Pending")).count();
+        format!(
+            "{} nodes, {} claims, {} pods ({} running, {pending} pending)",
+            self.nodes.len(),
+            self.claims.len(),
+            self.pods.len(),
+            self.running()
+        )
+    }
+}
+
+fn phase(pod: &Pod) -> Option<&str> {
+    pod.status.as_ref()?.phase.as_deref()
+}
