@@ -3,7 +3,7 @@ CARGO ?= cargo
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -1)
 
 .DEFAULT_GOAL := help
-.PHONY: help build test lint fmt demo bench manifests
+.PHONY: help build test lint fmt demo bench e2e manifests
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -27,5 +27,8 @@ demo: ## play the demo story once, in an embedded control plane
 bench: ## measure scheduling
 	$(CARGO) bench -p karpenter-engine
 
+e2e: build ## run the tier on a real control plane (needs Go)
+	$(CARGO) run --release -q -p karpenter-e2e
+
 manifests: ## write generated files anew: CRDs and reference pages
-	UPDATE_GENERATED=1 $(CARGO) test -q -p karpenter-api -p karpenter-kwok generated
+	UPDATE_CRDS=1 UPDATE_DOCS=1 $(CARGO) test -q -p karpenter --test crds --test kinds_reference
