@@ -54,6 +54,7 @@ kind: NodePool
 metadata: {name: default}
 spec:
   limits: {nodes: '0'}
+  disruption: {consolidateAfter: Never}
   template:
     spec:
       requirements: []
@@ -62,7 +63,7 @@ spec:
 
 impl Cluster {
     /// A cluster with a NodePool `default`, whose machines join as Ready nodes at once. Its limit keeps provisioning from
-    /// buying nodes of its own: scenarios make their claims by hand.
+    /// buying nodes of its own, and disruption lets idle ones be: scenarios make and end their claims by hand.
     pub(crate) async fn start() -> Self {
         Self::start_with(|_| ()).await
     }
