@@ -3,7 +3,10 @@
 //! Objects are converted and dropped one by one while they are read, so that a dump of a large cluster fits into little
 //! memory. The order of files and documents never matters: everything is sorted before anyone decides on it.
 
+mod fleet;
 mod nodes;
+#[cfg(test)]
+mod parity;
 mod pending;
 mod pools;
 mod volumes;
@@ -31,6 +34,7 @@ use karpenter_engine::{
 use crate::manifests::{Manifest, ManifestError, Sources};
 use workloads::Workload;
 
+pub(crate) use fleet::{DisruptionFacts, Timestamps};
 pub(crate) use pools::Market;
 pub(crate) use workloads::workload_of;
 
@@ -42,6 +46,8 @@ pub(crate) struct Cluster {
     pub(crate) invalid: Vec<(Arc<model::Pod>, Vec<PodProblem>)>,
     /// Sentences about input that has no effect.
     pub(crate) notes: Vec<String>,
+    /// What only disruption asks about.
+    pub(crate) disruption: DisruptionFacts,
 }
 
 /// Reads every object behind `-f` and puts the cluster together.
@@ -220,6 +226,7 @@ impl ClusterFiles {
         let catalog = self.catalog(market);
         let volumes = self.volume_facts();
         let now = options.now;
+        let disruption = self.disruption_facts();
         let mut nodes = self.joined_nodes()?;
         let pending = self.pending(&mut nodes, workload_pods, &volumes, now);
         self.note_leftovers();
@@ -234,6 +241,7 @@ impl ClusterFiles {
             snapshot,
             invalid: pending.invalid,
             notes: self.notes,
+            disruption,
         })
     }
 

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::core::v1::Node as KubeNode;
+use karpenter_api::labels::annotations::DO_NOT_DISRUPT;
 use karpenter_engine::{
     convert::{self, NodeObjects},
     model::Node,
@@ -11,13 +12,17 @@ use karpenter_engine::{
 use super::ClusterFiles;
 use crate::manifests::ManifestError;
 
-/// A node without the parts that are long and say nothing about scheduling.
+/// A node without the parts that are long and that no decision reads.
 pub(super) fn without_bulk(mut node: KubeNode) -> KubeNode {
     node.metadata.managed_fields = None;
-    node.metadata.annotations = None;
+    if let Some(annotations) = &mut node.metadata.annotations {
+        annotations.retain(|key, _| key == DO_NOT_DISRUPT);
+    }
     if let Some(status) = &mut node.status {
         status.images = None;
-        status.conditions = None;
+        if let Some(conditions) = &mut status.conditions {
+            conditions.retain(|condition| condition.type_ == "Ready");
+        }
         status.volumes_attached = None;
         status.volumes_in_use = None;
     }

@@ -13,17 +13,21 @@ use clap::{Args, ValueEnum};
 use jiff::Timestamp;
 use karpenter_engine::{
     Plan,
+    disruption::forecast::forecast,
     model::{MinValuesPolicy, Options, Packing, PreferencePolicy, Snapshot},
 };
 
 use crate::{
-    cluster_files::{self, Market},
+    cluster_files::{self, Market, Timestamps},
     error::CliError,
     manifests::Sources,
     providers::Provider,
     terminal::Terminal,
 };
 use report::{Report, Timing};
+
+/// A forecast ends by itself; this is for a cluster that never settles.
+const MOST_COMMANDS: usize = 10_000;
 
 /// Work out offline which nodes would be launched, where pods would land, and what it would cost.
 ///
@@ -43,6 +47,9 @@ pub(crate) struct Simulate {
     /// The provider whose label rules apply.
     #[arg(long, value_name = "PROVIDER", default_value = "kwok")]
     provider: Provider,
+    /// Also say what disruption would do, command after command, and why the other nodes stay.
+    #[arg(long)]
+    disruption: bool,
     /// Whether preferences of pods count until they can't be met, or not at all.
     #[arg(long, value_name = "POLICY", default_value = "Respect")]
     preference_policy: PreferencePolicyArg,
@@ -111,7 +118,16 @@ impl Simulate {
         }
         let (plan, solve) = self.decide(&cluster.snapshot);
         let timing = Timing::new(load, solve, cluster.snapshot.pods.len());
-        let report = Report::new(&cluster, &plan, timing);
+        let mut report = Report::new(&cluster, &plan, timing);
+        if self.disruption {
+            let timestamps = if self.now.is_some() {
+                Timestamps::Count
+            } else {
+                Timestamps::Ignored
+            };
+            let fleet = cluster.disruption.fleet(&cluster.snapshot, timestamps);
+            report.add(forecast(fleet, MOST_COMMANDS));
+        }
 
         let mut output = io::stdout().lock();
         match self.output {

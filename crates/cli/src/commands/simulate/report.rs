@@ -3,6 +3,7 @@
 use karpenter_api::{ResourceList, labels};
 use karpenter_engine::{
     Catalog, Plan,
+    disruption::{Command, Decision, Method, forecast::Forecast},
     model::{Node, Snapshot},
     plan::{LaunchOffering, PlannedClaim},
 };
@@ -18,6 +19,10 @@ pub(crate) struct Report {
     pub(crate) new_node_claims: Vec<NewNodeClaim>,
     pub(crate) existing_nodes: Vec<ExistingNode>,
     pub(crate) unschedulable: Vec<UnschedulablePod>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) disruption: Option<Vec<DisruptionCommand>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) blocked: Option<Vec<BlockedNode>>,
     pub(crate) cost: Cost,
     pub(crate) timing: Timing,
 }
@@ -65,6 +70,24 @@ pub(crate) struct UnschedulablePod {
     pub(crate) codes: Vec<String>,
 }
 
+/// One command of the forecast.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct DisruptionCommand {
+    pub(crate) method: &'static str,
+    pub(crate) decision: &'static str,
+    pub(crate) nodes: Vec<String>,
+    pub(crate) replacements: Vec<NewNodeClaim>,
+    pub(crate) savings_per_hour: f64,
+    pub(crate) reason: String,
+}
+
+#[derive(Debug, Serialize)]
+pub(crate) struct BlockedNode {
+    pub(crate) node: String,
+    pub(crate) reasons: Vec<String>,
+}
+
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Cost {
@@ -96,9 +119,57 @@ impl Report {
             new_node_claims,
             existing_nodes,
             unschedulable: unschedulable(cluster, plan),
+            disruption: None,
+            blocked: None,
             timing,
         }
     }
+
+    /// Adds what disruption would do, and counts it in the cost that is left in the end.
+    pub(crate) fn add(&mut self, forecast: Forecast) {
+        let saved: f64 = forecast.commands.iter().map(|command| command.savings).sum();
+        self.cost.after_per_hour = money(self.cost.after_per_hour - saved);
+        self.disruption = Some(forecast.commands.iter().map(DisruptionCommand::new).collect());
+        let blocked = forecast.blocked.into_iter().map(|(node, reasons)| BlockedNode {
+            node: node.to_string(),
+            reasons: reasons.iter().map(ToString::to_string).collect(),
+        });
+        self.blocked = Some(blocked.collect());
+    }
+}
+
+impl DisruptionCommand {
+    fn new(command: &Command) -> Self {
+        let mut nodes: Vec<String> = command
+            .candidates
+            .iter()
+            .map(|candidate| candidate.name().to_owned())
+            .collect();
+        nodes.sort();
+        Self {
+            method: command.method.as_str(),
+            decision: command.decision().as_str(),
+            nodes,
+            replacements: command.replacements.iter().map(NewNodeClaim::new).collect(),
+            savings_per_hour: money(command.savings),
+            reason: match command.method {
+                Method::Emptiness => "nothing runs there that would be missed".to_owned(),
+                Method::Drift => drift_reasons(command),
+                Method::MultiNodeConsolidation | Method::SingleNodeConsolidation => match command.decision() {
+                    Decision::Delete => "its pods fit on the other nodes".to_owned(),
+                    Decision::Replace => "a cheaper node holds its pods".to_owned(),
+                },
+            },
+        }
+    }
+}
+
+fn drift_reasons(command: &Command) -> String {
+    let reasons = command
+        .candidates
+        .iter()
+        .filter_map(|candidate| candidate.claim.drift_reason.as_deref());
+    reasons.collect::<Vec<_>>().join(", ")
 }
 
 impl NewNodeClaim {

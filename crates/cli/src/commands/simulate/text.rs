@@ -43,6 +43,7 @@ pub(super) fn write(
     view.new_nodes(output)?;
     view.existing_nodes(output)?;
     view.unschedulable(output)?;
+    view.disruption(output)?;
     view.total(output)
 }
 
@@ -75,6 +76,38 @@ impl View<'_> {
             count(placed, "pod"),
             count(self.report.unschedulable.len(), "pod"),
         )
+    }
+
+    fn disruption(&self, output: &mut dyn Write) -> io::Result<()> {
+        let (Some(commands), Some(blocked)) = (&self.report.disruption, &self.report.blocked) else {
+            return Ok(());
+        };
+        writeln!(output, "\n{}", self.style.bold("Disruption"))?;
+        if commands.is_empty() {
+            writeln!(output, "  nothing to do")?;
+        }
+        for (nth, command) in commands.iter().enumerate() {
+            let instead = command.replacements.iter().filter_map(|claim| claim.cheapest.as_ref());
+            let instead: Vec<String> = instead.map(|cheapest| cheapest.instance_type.clone()).collect();
+            let by = if instead.is_empty() {
+                String::new()
+            } else {
+                format!(" by {}", instead.join(", "))
+            };
+            writeln!(
+                output,
+                "  {}. {} {}{by}, saves ${:.3}/h {}",
+                nth + 1,
+                command.decision,
+                listed(command.nodes.clone()),
+                command.savings_per_hour,
+                self.style.dim(&format!("({}: {})", command.method, command.reason)),
+            )?;
+        }
+        for node in blocked {
+            writeln!(output, "  {} stays: {}", node.node, node.reasons.join("; "))?;
+        }
+        Ok(())
     }
 
     fn new_nodes(&self, output: &mut dyn Write) -> io::Result<()> {
