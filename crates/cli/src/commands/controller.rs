@@ -36,6 +36,7 @@ impl Controller {
     pub(crate) fn run(self) -> Result<(), CliError> {
         let options = Options::resolve(self.flags, |name| std::env::var(name).ok())
             .map_err(|error| CliError::usage(error.to_string()))?;
+        refuse_what_is_missing(&options)?;
         let output = Output::open(&options.log_output_paths)
             .map_err(|error| CliError::usage(format!("--log-output-paths: {error}")))?;
         let format = if self.console { Format::Console } else { Format::Json };
@@ -53,6 +54,30 @@ impl Controller {
                 .start(client.clone(), clock.clone(), self.instance_types_file_path.as_deref())?;
             run(client, connect().await?, clock, options, cloud, build).await
         })
+    }
+}
+
+/// What upstream has and this version has not: better not to start than to leave a cluster without what was asked for.
+fn refuse_what_is_missing(options: &Options) -> Result<(), CliError> {
+    let gates = &options.feature_gates;
+    let missing = [
+        ("the feature gate NodeRepair", gates.node_repair),
+        ("the feature gate NodeOverlay", gates.node_overlay),
+        ("the feature gate CapacityBuffer", gates.capacity_buffer),
+        ("the feature gate TerminateFirstDrift", gates.terminate_first_drift),
+        ("the feature gate TerminateFirstRepair", gates.terminate_first_repair),
+        (
+            "the feature gate PodDeletionCostManagement",
+            gates.pod_deletion_cost_management,
+        ),
+        ("--legacy-node-repair", options.legacy_node_repair),
+        ("--ignore-dra-requests=false", !options.ignore_dra_requests),
+    ];
+    match missing.iter().find(|(_, asked_for)| *asked_for) {
+        Some((what, _)) => Err(CliError::usage(format!(
+            "{what} is not part of this version yet; leave it at its default"
+        ))),
+        None => Ok(()),
     }
 }
 
@@ -110,4 +135,33 @@ pub(crate) async fn stop_on_signal(stop: CancellationToken) {
         _ = tokio::signal::ctrl_c() => {}
     }
     stop.cancel();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(gates: &str, refused: Option<&str>) {
+        let flags = OptionFlags {
+            feature_gates: Some(gates.to_owned()),
+            ..OptionFlags::default()
+        };
+        let options = Options::resolve(flags, |_| None).unwrap();
+        let answer = refuse_what_is_missing(&options).err().map(|error| error.to_string());
+        match refused {
+            Some(gate) => assert!(answer.unwrap().contains(gate)),
+            None => assert!(answer.is_none(), "{answer:?}"),
+        }
+    }
+
+    #[test]
+    fn a_feature_that_is_missing_is_refused_by_name() {
+        check("", None);
+        check(
+            "SpotToSpotConsolidation=true,StaticCapacity=true,ReservedCapacity=true",
+            None,
+        );
+        check("NodeRepair=true", Some("NodeRepair"));
+        check("PodDeletionCostManagement=true", Some("PodDeletionCostManagement"));
+    }
 }
