@@ -144,13 +144,12 @@ impl Scheduler {
         }
     }
 
-    /// Forgets an optimistic placement that could not be written.
+    /// Forgets an optimistic placement that could not be written; whatever stood in its way comes back as an event.
     pub(crate) fn undo(&mut self, pod: &PodFacts, now: Timestamp) {
         self.reserved.remove(&pod.key);
         self.view.remove_pod(&pod.key);
         self.queue
             .refuse(pod, self.view.improvements(), self.view.version(), now);
-        self.queue.flush(now);
     }
 
     fn attempt(&mut self, pod: &PodFacts) -> Decision {
