@@ -9,10 +9,12 @@ mod controllers;
 mod custom;
 mod deletion;
 mod lists;
+mod nodes;
 mod objects;
 mod patches;
 mod protocol;
 mod watches;
+mod workloads;
 
 use std::future::Future;
 use std::pin::Pin;
@@ -70,6 +72,8 @@ pub fn all() -> Vec<Behaviour> {
         watches::ALL,
         custom::ALL,
         controllers::ALL,
+        nodes::ALL,
+        workloads::ALL,
     ]
     .concat()
 }

@@ -69,6 +69,8 @@ impl Cluster {
 
     pub(super) async fn clean_up(&self) {
         let _ = self.delete(&format!("/api/v1/namespaces/{}", self.namespace)).await;
+        let nodes = format!("/api/v1/nodes?labelSelector=behaviour%3D{}", self.unique);
+        let _ = self.delete(&nodes).await;
     }
 
     pub fn client(&self) -> Client {
