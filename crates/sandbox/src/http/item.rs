@@ -136,6 +136,8 @@ impl Http {
                     Ok(current) => current,
                     Err(_) => json!({"kind": "Scale", "apiVersion": "autoscaling/v1", "metadata": {"name": name}}),
                 };
+                // Only a version that the patch itself names is a precondition.
+                metadata_mut(&mut value).remove("resourceVersion");
                 match body::patch(resource, &call.content_type, &call.body, false)? {
                     Patch::Json(operations) => crate::patch::json::apply(&mut value, &operations)?,
                     Patch::Merge(change) | Patch::Strategic(change) => crate::patch::merge::merge(&mut value, &change),
