@@ -13,7 +13,16 @@ use crate::controlplane::{Binary, ControlPlane};
 #[derive(Debug)]
 pub(crate) struct Suite {
     pub(crate) name: &'static str,
+    pub(crate) runs: Runs,
     pub(crate) cases: Vec<Case>,
+}
+
+/// When a suite runs without being asked for by name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Runs {
+    Always,
+    /// It measures, and takes long.
+    OnRequest,
 }
 
 /// One behaviour, named as a sentence with underscores.
@@ -68,11 +77,9 @@ pub(crate) async fn run(suites: Vec<Suite>, settings: Settings) -> Result<Outcom
 
     let (mut passed, mut failures) = (0, Vec::new());
     for suite in suites {
-        let wanted = |case: &Case| {
-            settings
-                .filter
-                .as_deref()
-                .is_none_or(|text| format!("{}/{}", suite.name, case.name).contains(text))
+        let wanted = |case: &Case| match settings.filter.as_deref() {
+            Some(text) => format!("{}/{}", suite.name, case.name).contains(text),
+            None => suite.runs == Runs::Always,
         };
         let cases: Vec<&Case> = suite.cases.iter().filter(|case| wanted(case)).collect();
         if cases.is_empty() {

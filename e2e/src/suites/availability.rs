@@ -8,7 +8,7 @@ use kube::Api;
 
 use super::manifests::{Pool, deployment};
 use crate::installation::{Installation, NAMESPACE, Replica};
-use crate::runner::{Case, Environment, Suite};
+use crate::runner::{Case, Environment, Runs, Suite};
 use crate::world::World;
 
 const LIMIT: Duration = Duration::from_secs(120);
@@ -22,6 +22,7 @@ pub(crate) fn suite() -> Suite {
     };
     Suite {
         name: "availability",
+        runs: Runs::Always,
         cases: vec![
             case(
                 "a_killed_leader_is_followed_up_in_the_middle_of_a_scale_up",

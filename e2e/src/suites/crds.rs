@@ -9,11 +9,12 @@ use kube::api::{DynamicObject, Patch, PatchParams, PostParams};
 use kube::runtime::conditions;
 use kube::{Api, Client, ResourceExt};
 
-use crate::runner::{Case, Suite};
+use crate::runner::{Case, Runs, Suite};
 
 pub(crate) fn suite() -> Suite {
     Suite {
         name: "crds",
+        runs: Runs::Always,
         cases: vec![
             Case {
                 name: "the_api_server_establishes_every_crd_of_the_chart".into(),

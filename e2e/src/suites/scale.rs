@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::manifests::{Pool, deployment};
 use crate::installation::Installation;
-use crate::runner::{Case, Environment, Suite};
+use crate::runner::{Case, Environment, Runs, Suite};
 use crate::world::World;
 
 /// What upstream's Go controller needs on the same machine and control plane: the better end of what was measured.
@@ -52,6 +52,7 @@ pub(crate) fn suite() -> Suite {
     });
     Suite {
         name: "scale",
+        runs: Runs::OnRequest,
         cases: cases.collect(),
     }
 }

@@ -12,7 +12,7 @@ use serde_json::json;
 
 use super::manifests::{Pool, deployment};
 use crate::installation::{Installation, Replica};
-use crate::runner::{Case, Environment, Suite};
+use crate::runner::{Case, Environment, Runs, Suite};
 use crate::world::World;
 
 const SOON: Duration = Duration::from_secs(60);
@@ -20,6 +20,7 @@ const SOON: Duration = Duration::from_secs(60);
 pub(crate) fn suite() -> Suite {
     Suite {
         name: "scenarios",
+        runs: Runs::Always,
         cases: vec![
             case("pods_come_and_nodes_come_pods_go_and_nodes_go", |world| {
                 Box::pin(scale_up_and_down(world))
