@@ -285,7 +285,8 @@ fn keys(pods: &[std::sync::Arc<karpenter_engine::model::Pod>]) -> Vec<String> {
 
 /// Prices to a billionth: sums of decimal prices are decimal again.
 pub(crate) fn money(amount: f64) -> f64 {
-    (amount * 1e9).round() / 1e9
+    // Adding zero turns the negative zero of an empty sum into a plain one.
+    (amount * 1e9).round() / 1e9 + 0.0
 }
 
 impl Timing {
