@@ -1,5 +1,6 @@
 //! The demo: an embedded control plane, a simulated cloud and the real controllers, in one process.
 
+mod clouds;
 mod narrator;
 mod story;
 mod world;

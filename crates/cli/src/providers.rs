@@ -1,9 +1,9 @@
 //! The providers that this binary is built with, and what each contributes to the commands.
 
-use std::path::Path;
+use std::path::PathBuf;
 use std::sync::Arc;
 
-use clap::ValueEnum;
+use clap::{Args, ValueEnum};
 use karpenter_api::crd::Crd;
 use karpenter_api::labels::LabelRules;
 use karpenter_cloud::CloudProvider;
@@ -18,6 +18,14 @@ use crate::error::CliError;
 pub(crate) enum Provider {
     /// Nodes without machines, for tests and demonstrations.
     Kwok,
+}
+
+/// What providers let the command line say; everything else they read from the environment.
+#[derive(Debug, Default, Args)]
+pub(crate) struct ProviderFlags {
+    /// KWOK provider: a JSON file of instance types instead of the built-in ones.
+    #[arg(long, value_name = "FILE", env = "INSTANCE_TYPES_FILE_PATH")]
+    instance_types_file_path: Option<PathBuf>,
 }
 
 impl Provider {
@@ -46,16 +54,16 @@ impl Provider {
     /// The provider itself, on the cluster behind `client`.
     ///
     /// # Errors
-    /// When what it needs to start can't be read.
-    pub(crate) fn start(
+    /// When what it needs to start is missing or can't be read.
+    pub(crate) async fn start(
         self,
         client: Client,
         clock: Clock,
-        instance_types: Option<&Path>,
+        flags: &ProviderFlags,
     ) -> Result<Arc<dyn CloudProvider>, CliError> {
         match self {
             Self::Kwok => {
-                let catalogue = match instance_types {
+                let catalogue = match &flags.instance_types_file_path {
                     Some(file) => Catalogue::from_file(file).map_err(|error| CliError::usage(error.to_string()))?,
                     None => Catalogue::built_in(),
                 };

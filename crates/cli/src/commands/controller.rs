@@ -1,6 +1,5 @@
 //! `karpenter controller`: runs the autoscaler in a cluster.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use clap::Args;
@@ -13,7 +12,7 @@ use kube::{Client, Config};
 use tokio_util::sync::CancellationToken;
 
 use crate::error::CliError;
-use crate::providers::Provider;
+use crate::providers::{Provider, ProviderFlags};
 
 /// Run the autoscaler against the cluster of the current kubeconfig, or of the pod that it runs in.
 #[derive(Debug, Args)]
@@ -22,9 +21,8 @@ pub(crate) struct Controller {
     /// Which cloud makes the machines.
     #[arg(long, value_name = "PROVIDER", env = "KARPENTER_PROVIDER")]
     provider: Provider,
-    /// KWOK provider: a JSON file of instance types instead of the built-in ones.
-    #[arg(long, value_name = "FILE", env = "INSTANCE_TYPES_FILE_PATH")]
-    instance_types_file_path: Option<PathBuf>,
+    #[command(flatten)]
+    provider_flags: ProviderFlags,
     /// Log lines for people instead of JSON.
     #[arg(long)]
     console: bool,
@@ -51,7 +49,8 @@ impl Controller {
             let clock = Clock::system();
             let cloud = self
                 .provider
-                .start(client.clone(), clock.clone(), self.instance_types_file_path.as_deref())?;
+                .start(client.clone(), clock.clone(), &self.provider_flags)
+                .await?;
             run(client, connect().await?, clock, options, cloud, build).await
         })
     }

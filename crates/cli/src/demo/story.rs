@@ -13,31 +13,9 @@ use crate::error::CliError;
 
 const PATIENCE: Duration = Duration::from_secs(300);
 
-const POOL: &str = "
-apiVersion: karpenter.kwok.sh/v1alpha1
-kind: KWOKNodeClass
-metadata: {name: default}
-spec: {}
----
-apiVersion: karpenter.sh/v1
-kind: NodePool
-metadata: {name: default}
-spec:
-  disruption: {consolidationPolicy: WhenEmptyOrUnderutilized, consolidateAfter: 10s, budgets: [{nodes: '2'}]}
-  template:
-    spec:
-      nodeClassRef: {group: karpenter.kwok.sh, kind: KWOKNodeClass, name: default}
-      expireAfter: Never
-      requirements:
-      - {key: kubernetes.io/arch, operator: In, values: [amd64]}
-      - {key: kubernetes.io/os, operator: In, values: [linux]}
-      - {key: karpenter.sh/capacity-type, operator: In, values: [on-demand]}
-      - {key: karpenter.kwok.sh/instance-cpu, operator: Lt, values: ['9']}
-";
-
 /// Plays every step; the first that goes wrong ends the story.
 pub(crate) async fn play(world: &World, narrator: &Narrator) -> Result<(), CliError> {
-    world.apply(POOL)?;
+    world.apply(world.cloud.manifests)?;
 
     let step = narrator.begin(
         "A workload arrives",

@@ -10,7 +10,6 @@ use futures::future::BoxFuture;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use karpenter_api::{NodeClaim, NodePool, labels};
-use karpenter_cloud::CloudProvider;
 use karpenter_core::clock::{Clock, TimeSource};
 use karpenter_core::logging::{Format, LogLayer, Output as LogOutput};
 use karpenter_core::operator::{Operator, OperatorError, Setup};
@@ -23,6 +22,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use super::Settings;
+use super::clouds::SimulatedCloud;
 use crate::error::CliError;
 use crate::providers::Provider;
 
@@ -33,7 +33,7 @@ pub(crate) struct World {
     pub(crate) api_url: String,
     pub(crate) kubeconfig: PathBuf,
     pub(crate) log: PathBuf,
-    cloud: Arc<dyn CloudProvider>,
+    pub(crate) cloud: SimulatedCloud,
     stop: CancellationToken,
     operator: JoinHandle<Result<(), OperatorError>>,
     sandbox: Sandbox,
@@ -91,7 +91,7 @@ impl World {
 
         let client = sandbox.client();
         let time = Clock::from_source(SandboxTime(clock.clone()));
-        let cloud = settings.provider.start(client.clone(), time.clone(), None)?;
+        let cloud = SimulatedCloud::start(settings.provider, &client, &time).await?;
         let options = Options::resolve(OptionFlags::default(), |_| None).expect("the defaults are valid");
         let options = Options {
             disable_leader_election: true,
@@ -102,7 +102,7 @@ impl World {
             election_client: client.clone(),
             clock: time,
             options,
-            cloud: cloud.clone(),
+            cloud: cloud.provider.clone(),
             build: crate::commands::controller::build(),
         })
         .map_err(|error| CliError::failed(error.to_string()))?;
@@ -179,6 +179,7 @@ impl World {
         for pool in &pools {
             let types = self
                 .cloud
+                .provider
                 .instance_types(pool)
                 .await
                 .map_err(|error| CliError::failed(error.to_string()))?;

@@ -7,7 +7,7 @@ use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1 as kube;
 use karpenter_engine::catalog_file::{self, FileInstanceType};
 use karpenter_engine::convert::{self, NodeObjects, PodIntake};
-use karpenter_engine::model::{InstanceType, Options, Snapshot};
+use karpenter_engine::model::{ClaimFacts, ClaimTopology, InstanceType, Options, Snapshot, VolumeFacts};
 use karpenter_engine::{Catalog, Plan, PoolTypes};
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -25,6 +25,9 @@ pub(crate) struct Cluster {
     pub(crate) types: Vec<FileInstanceType>,
 }
 
+const DRIVER: &str = "csi.example.com";
+const NODE_VOLUMES: usize = 3;
+const LAUNCHED_VOLUMES: usize = 4;
 const ZONES: [&str; 3] = ["zone-a", "zone-b", "zone-c"];
 
 /// Types of 1 to 16 cores in two architectures; `spread` shifts which zones sell what.
@@ -197,6 +200,7 @@ fn placement() -> impl Strategy<Value = Value> {
 enum Rule {
     None,
     Port(u16),
+    Volumes(u8),
     Spread(&'static str),
     Near(&'static str),
     Apart(&'static str),
@@ -210,6 +214,7 @@ fn rule(constraints: Constraints) -> impl Strategy<Value = Rule> {
     let all = prop_oneof![
         4 => Just(Rule::None),
         1 => prop::sample::select(vec![8080_u16, 9090]).prop_map(Rule::Port),
+        1 => (0..5_u8).prop_map(Rule::Volumes),
         2 => keys().prop_map(Rule::Spread),
         1 => keys().prop_map(Rule::Near),
         2 => keys().prop_map(Rule::Apart),
@@ -226,6 +231,7 @@ impl Rule {
         match self {
             Self::None => "plain".to_owned(),
             Self::Port(port) => format!("port-{port}"),
+            Self::Volumes(first) => format!("volumes-{first}"),
             Self::Spread(key) => format!("spread-{}", short(key)),
             Self::Near(key) => format!("near-{}", short(key)),
             Self::Apart(key) => format!("apart-{}", short(key)),
@@ -237,6 +243,9 @@ impl Rule {
         let term = |key: &str| json!({ "requiredDuringSchedulingIgnoredDuringExecution": [{ "topologyKey": key, "labelSelector": selector }] });
         match self {
             Self::None | Self::Port(_) => json!({}),
+            Self::Volumes(first) => json!({ "volumes": [
+                { "name": "a", "persistentVolumeClaim": { "claimName": format!("claim-{first}") } },
+                { "name": "b", "persistentVolumeClaim": { "claimName": format!("claim-{}", first + 1) } }] }),
             Self::Spread(key) => json!({ "topologySpreadConstraints": [
                 { "maxSkew": 1, "topologyKey": key, "whenUnsatisfiable": "DoNotSchedule", "labelSelector": selector }] }),
             Self::Near(key) => json!({ "affinity": { "podAffinity": term(key) } }),
@@ -253,7 +262,12 @@ impl Cluster {
     pub(crate) fn snapshot(&self, options: Options) -> Snapshot {
         let rules = Arc::new(catalog_file::label_rules(&self.types));
         let mut intake = PodIntake::new(rules.clone());
-        let instance_types: Vec<Arc<InstanceType>> = self.types.iter().map(|t| Arc::new(t.to_model(&rules))).collect();
+        let instance_type = |file: &FileInstanceType| {
+            let volume_limits = [(DRIVER.to_owned(), LAUNCHED_VOLUMES as u32)].into();
+            let model = file.to_model(&rules);
+            Arc::new(InstanceType { volume_limits, ..model })
+        };
+        let instance_types: Vec<Arc<InstanceType>> = self.types.iter().map(instance_type).collect();
         let pools = self.pools.iter().map(|pool| PoolTypes {
             pool: Arc::new(convert::node_pool(&rules, &parse(pool), String::new()).unwrap()),
             instance_types: instance_types.clone(),
@@ -269,7 +283,8 @@ impl Cluster {
                     ..NodeObjects::default()
                 },
             );
-            let converted = converted.unwrap().unwrap();
+            let mut converted = converted.unwrap().unwrap();
+            converted.volume_limits = [(DRIVER.to_owned(), Some(NODE_VOLUMES as u32))].into();
             nodes.insert(converted.name.to_string(), converted);
         }
         for object in &self.bound {
@@ -279,6 +294,15 @@ impl Cluster {
                 .unwrap()
                 .bind(Arc::new(pod));
         }
+        let mut volumes = VolumeFacts::default();
+        for claim in 0..6 {
+            let facts = ClaimFacts {
+                driver: Some(DRIVER.into()),
+                topology: ClaimTopology::Anywhere,
+            };
+            volumes.insert("default", format!("claim-{claim}"), facts);
+        }
+        snapshot.volumes = Arc::new(volumes);
         snapshot.nodes = nodes.into_values().map(Arc::new).collect();
         snapshot.pods = self
             .pending
@@ -355,6 +379,7 @@ impl Cluster {
             worlds: vec![World {
                 labels: node.metadata.labels.unwrap(),
                 allocatable,
+                volumes: NODE_VOLUMES,
             }],
             bound: bound
                 .filter(|pod| pod.spec.as_ref().unwrap().node_name.as_ref() == Some(&name))
@@ -404,6 +429,7 @@ fn worlds(name: &str, claim: &karpenter_engine::plan::PlannedClaim) -> Vec<World
                 worlds.push(World {
                     labels,
                     allocatable: allocatable.collect(),
+                    volumes: LAUNCHED_VOLUMES,
                 });
             }
         }

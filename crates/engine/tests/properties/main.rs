@@ -4,7 +4,7 @@ mod clusters;
 mod naive;
 
 use clusters::{Cluster, Constraints, cluster, types};
-use karpenter_engine::model::Options;
+use karpenter_engine::model::{Options, Packing};
 use karpenter_engine::{Plan, solve};
 use proptest::prelude::*;
 use std::collections::BTreeSet;
@@ -103,5 +103,15 @@ proptest! {
         let fewer = Cluster { types: all.types[..kept].to_vec(), ..all.clone() };
         let (all, fewer) = (unschedulable(&decide(&all)), unschedulable(&decide(&fewer)));
         prop_assert!(all.is_subset(&fewer), "{:?} but {:?}", all, fewer);
+    }
+
+    #[test]
+    fn packing_by_cost_is_never_dearer_and_breaks_no_rule(cluster in cluster(Constraints::All)) {
+        let compatible = decide(&cluster);
+        let by_cost = solve(&cluster.snapshot(Options { packing: Packing::Cost, ..Options::default() }));
+        prop_assert!(by_cost.price() <= compatible.price() + 1e-9, "{} instead of {}", by_cost.price(), compatible.price());
+        prop_assert_eq!(unschedulable(&by_cost), unschedulable(&compatible));
+        let violations = naive::violations(&cluster.machines(&by_cost));
+        prop_assert!(violations.is_empty(), "{}\n{}", violations.join("\n"), told(&by_cost));
     }
 }

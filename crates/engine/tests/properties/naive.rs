@@ -18,6 +18,8 @@ pub(crate) type Amounts = BTreeMap<String, i128>;
 pub(crate) struct World {
     pub(crate) labels: Labels,
     pub(crate) allocatable: Amounts,
+    /// How many volumes can be attached; all test volumes have one driver.
+    pub(crate) volumes: usize,
 }
 
 /// A node with the pods that would run on it.
@@ -45,6 +47,7 @@ pub(crate) fn violations(machines: &[Machine]) -> Vec<String> {
         ports(machine, &mut found);
         for world in &machine.worlds {
             resources(machine, world, &mut found);
+            volumes(machine, world, &mut found);
             selectors(machine, world, &mut found);
         }
     }
@@ -140,7 +143,7 @@ fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
 // === ports ===
 
 fn ports(machine: &Machine, found: &mut Vec<String>) {
-    let mut seen: Vec<(String, i32, String, String)> = Vec::new();
+    let mut seen: Vec<(String, i32, String, String, bool)> = Vec::new();
     for pod in machine.bound.iter().chain(&machine.placed) {
         for container in &spec(pod).containers {
             for port in container.ports.iter().flatten() {
@@ -154,9 +157,11 @@ fn ports(machine: &Machine, found: &mut Vec<String>) {
                     .filter(|ip| !ip.is_empty())
                     .unwrap_or_else(|| "0.0.0.0".into());
                 let any = |ip: &str| ip == "0.0.0.0" || ip == "::";
-                for (other_protocol, other_number, other_ip, owner) in &seen {
+                for (other_protocol, other_number, other_ip, owner, owner_bound) in &seen {
                     let same_ip = *other_ip == ip || any(&ip) || any(other_ip);
-                    if *other_protocol == protocol && *other_number == number && same_ip && *owner != name(pod) {
+                    let both_bound = *owner_bound && spec(pod).node_name.is_some();
+                    let same_port = *other_protocol == protocol && *other_number == number && same_ip;
+                    if same_port && !both_bound && *owner != name(pod) {
                         found.push(format!(
                             "{} and {owner} both want port {number} of {}",
                             name(pod),
@@ -164,7 +169,7 @@ fn ports(machine: &Machine, found: &mut Vec<String>) {
                         ));
                     }
                 }
-                seen.push((protocol, number, ip, name(pod)));
+                seen.push((protocol, number, ip, name(pod), spec(pod).node_name.is_some()));
             }
         }
     }
@@ -242,6 +247,28 @@ pub(crate) fn milli(quantity: &Quantity) -> i128 {
         .find_map(|(suffix, factor)| Some((text.strip_suffix(suffix)?, *factor)))
         .expect("the empty suffix always matches");
     number.parse::<i128>().expect("test quantities are plain") * factor * 1000
+}
+
+// === volumes ===
+
+fn volumes(machine: &Machine, world: &World, found: &mut Vec<String>) {
+    let mounted = |pod: &Pod| -> Vec<(String, String)> {
+        let volumes = spec(pod).volumes.iter().flatten();
+        let claims = volumes.filter_map(|volume| volume.persistent_volume_claim.as_ref());
+        claims
+            .map(|claim| (namespace(pod).to_owned(), claim.claim_name.clone()))
+            .collect()
+    };
+    let attached: BTreeSet<_> = machine.bound.iter().chain(&machine.placed).flat_map(mounted).collect();
+    let adds_volumes = machine.placed.iter().any(|pod| !mounted(pod).is_empty());
+    if adds_volumes && attached.len() > world.volumes {
+        found.push(format!(
+            "{} attaches {} volumes of at most {}",
+            machine.name,
+            attached.len(),
+            world.volumes
+        ));
+    }
 }
 
 // === selectors ===

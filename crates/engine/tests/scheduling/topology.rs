@@ -188,6 +188,45 @@ fn honoring_taints_leaves_out_domains_behind_taints() {
 }
 
 #[test]
+fn workloads_behind_different_taints_are_each_even_over_the_domains_that_they_tolerate() {
+    let racks = |name: &str, racks: &[&str]| {
+        let mut pool = pool(name);
+        pool.taints.push(taint(name, Effect::NoSchedule));
+        pool.requirements.add(within("rack", racks));
+        pool
+    };
+    let of_pool = |count: usize, name: &str| {
+        let spread = SpreadConstraint {
+            node_taints_policy: SpreadPolicy::Honor,
+            ..spread_of("web", "rack")
+        };
+        pods(count, name)
+            .label("app", "web")
+            .tolerates(name)
+            .spread_with(spread)
+    };
+    let outcome = Cluster::of(racks("x", &["foo", "bar"]), shapes())
+        .pool(racks("y", &["foo", "baz"]), shapes())
+        .pods(of_pool(2, "x"))
+        .pods(of_pool(4, "y"))
+        .solve();
+    // `foo` is offered by both pools. kube-scheduler does not count nodes behind a taint that a pod does not tolerate, so
+    // neither workload sees the other's node there (scheduling.md §5.7).
+    let expected = [("bar", 1), ("baz", 2), ("foo", 3)].map(|(rack, pods)| (rack.to_owned(), pods));
+    assert_eq!(outcome.by("rack"), expected.into());
+}
+
+#[test]
+fn pods_pinned_to_different_zones_do_not_count_in_each_others_spread() {
+    let pinned = |name: &str, zone: &str| pods(3, name).label("app", "web").selector(ZONE, zone).spread(ZONE, 1);
+    let outcome = cluster()
+        .pods(pinned("a", "zone-1"))
+        .pods(pinned("b", "zone-2"))
+        .solve();
+    assert_eq!(outcome.zone_counts(), [3, 3]);
+}
+
+#[test]
 fn match_label_keys_separate_revisions() {
     let revision = |name: &str, hash: &str| {
         let spread = SpreadConstraint {
@@ -417,4 +456,41 @@ fn soft_default_constraints_are_given_up() {
     let cluster = controlled(with_defaults(WhenUnsatisfiable::ScheduleAnyway), "ReplicaSet", "web");
     let pinned = owned(pods(3, "web"), "ReplicaSet", "web").selector(ZONE, "zone-1");
     assert_eq!(cluster.pods(pinned).solve().scheduled(), 3);
+}
+
+#[test]
+fn default_constraints_spread_each_replica_set_by_itself() {
+    let cluster = controlled(with_defaults(WhenUnsatisfiable::DoNotSchedule), "ReplicaSet", "web");
+    let outcome = controlled(cluster, "ReplicaSet", "api")
+        .pods(owned(pods(3, "web"), "ReplicaSet", "web"))
+        .pods(owned(pods(3, "api"), "ReplicaSet", "api"))
+        .solve();
+    assert_eq!(outcome.zone_counts(), [2, 2, 2]);
+    for claim in &outcome.0.claims {
+        let apps: BTreeSet<&str> = claim.pods.iter().map(|pod| pod.labels["app"].as_str()).collect();
+        assert_eq!(apps.len(), claim.pods.len(), "two pods of one ReplicaSet in a zone");
+    }
+}
+
+#[test]
+fn labels_that_each_pod_of_a_stateful_set_has_for_itself_do_not_split_its_default_spread() {
+    let mut cluster = controlled(with_defaults(WhenUnsatisfiable::DoNotSchedule), "StatefulSet", "db");
+    for nth in 0..3 {
+        let mut one = owned(pod(&format!("db-{nth}")), "StatefulSet", "db").label("app", "db");
+        one = one.label("statefulset.kubernetes.io/pod-name", &format!("db-{nth}"));
+        cluster = cluster.pods(one);
+    }
+    assert_eq!(cluster.solve().zone_counts(), [1, 1, 1]);
+}
+
+#[test]
+fn default_constraints_count_pods_that_run_already() {
+    let cluster = controlled(with_defaults(WhenUnsatisfiable::DoNotSchedule), "ReplicaSet", "web");
+    let running = owned(pods(1, "web"), "ReplicaSet", "web");
+    let outcome = cluster
+        .node_with(node("a", "zone-1"), &[running])
+        .pods(owned(pods(2, "web"), "ReplicaSet", "web"))
+        .solve();
+    assert_eq!(outcome.on("a"), 0);
+    assert_eq!(outcome.zone_counts(), [1, 1]);
 }

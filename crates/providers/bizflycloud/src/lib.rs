@@ -1,0 +1,1 @@
+//! The BizFly Cloud provider.

@@ -1,0 +1,1 @@
+//! The OVHcloud Managed Kubernetes provider.
