@@ -469,7 +469,8 @@ fn spread(chosen: &[Chosen<'_>], found: &mut Vec<String>) {
                     }
                 }
             }
-            for (other_at, _) in &counted {
+            // Nor do pods count that run where this one could not go (nodeAffinityPolicy: Honor).
+            for (other_at, _) in counted.iter().filter(|(at, _)| node_matches(pod, at.labels)) {
                 if let Some(d) = other_at.domain(key) {
                     *counts.entry(d).or_default() += 1;
                 }
