@@ -17,11 +17,18 @@ use crate::providers::Provider;
 #[derive(Debug)]
 pub(crate) struct Rules {
     /// By API group and kind.
-    definitions: BTreeMap<(String, String), Definition>,
+    definitions: BTreeMap<(String, String), Served>,
     /// The label rules of each provider, by the API group of its NodeClasses.
     provider_labels: BTreeMap<String, LabelRules>,
     /// The label rules that hold whatever the provider.
     base_labels: LabelRules,
+}
+
+/// A kind, and its schema as people wrote it: the descriptions say what a missing field is for.
+#[derive(Debug)]
+struct Served {
+    definition: Definition,
+    schema: Value,
 }
 
 /// What was found.
@@ -38,9 +45,13 @@ impl Rules {
     pub(crate) fn new() -> Self {
         let definitions = Provider::crds(None).into_iter().map(|crd| {
             let definition = Definition::parse(crd.as_value()).expect("our own CRDs are well formed");
-            ((crd.group().to_owned(), crd.kind().to_owned()), definition)
+            let schema = crd.schema().clone();
+            (
+                (crd.group().to_owned(), crd.kind().to_owned()),
+                Served { definition, schema },
+            )
         });
-        let definitions: BTreeMap<(String, String), Definition> = definitions.collect();
+        let definitions: BTreeMap<(String, String), Served> = definitions.collect();
         let provider_labels = definitions.keys().filter_map(|(group, _)| {
             let provider = Provider::of_group(group)?;
             Some((group.clone(), provider.label_rules()))
@@ -61,7 +72,9 @@ impl Rules {
     /// The verdict on an object, or nothing when its kind is not ours.
     pub(crate) fn check(&self, manifest: &Manifest) -> Option<Verdict> {
         let key = (manifest.group().to_owned(), manifest.kind.clone());
-        let definition = self.definitions.get(&key)?;
+        let Some(Served { definition, schema }) = self.definitions.get(&key) else {
+            return self.unknown_kind(manifest);
+        };
         let version = manifest.api_version.rsplit('/').next().unwrap_or_default();
         let Some(version) = definition.version(version).filter(|version| version.served) else {
             let served: Vec<String> = definition
@@ -85,7 +98,7 @@ impl Rules {
                 .map(|path| Finding::new(path, "is not a field of this kind; remove it")),
         );
         version.schema.default(&mut manifest.object);
-        findings.extend(readable(&version.schema.validate(&manifest.object, None)));
+        findings.extend(readable(&version.schema.validate(&manifest.object, None), schema));
         if !findings.is_empty() {
             return Some(Verdict {
                 findings,
@@ -93,6 +106,25 @@ impl Rules {
             });
         }
         Some(self.check_at_run_time(&manifest))
+    }
+
+    /// A kind that is missing from a group of ours is a mistake; other groups are not our business.
+    fn unknown_kind(&self, manifest: &Manifest) -> Option<Verdict> {
+        let of_group = self.definitions.keys().filter(|(group, _)| group == manifest.group());
+        let kinds: Vec<&str> = of_group.map(|(_, kind)| kind.as_str()).collect();
+        if kinds.is_empty() {
+            return None;
+        }
+        let problem = format!(
+            "{} has no kind {}; use {}",
+            manifest.group(),
+            manifest.kind,
+            kinds.join(" or ")
+        );
+        Some(Verdict {
+            findings: vec![Finding::new("kind", problem)],
+            notes: Vec::new(),
+        })
     }
 
     fn check_at_run_time(&self, manifest: &Manifest) -> Verdict {
@@ -141,17 +173,49 @@ fn check_metadata(object: &Value) -> Option<Finding> {
     }
 }
 
-/// Field errors as findings, with a hint where the API server shows only a pattern.
-fn readable(errors: &[FieldError]) -> Vec<Finding> {
+/// Field errors as findings, with a hint where the API server shows only a pattern, or nothing but that a value is missing.
+fn readable(errors: &[FieldError], schema: &Value) -> Vec<Finding> {
     const NO_FIELD: &str = "<nil>";
     // Remarks about no field (some rules were not checked; no alternative fits) follow from the errors that have one.
     let about_fields = errors.iter().any(|error| error.field != NO_FIELD);
     let told = errors.iter().filter(|error| !about_fields || error.field != NO_FIELD);
     told.map(|error| {
-        let hint = schema::hint(&error.message)
-            .map(|hint| format!("; {hint}"))
-            .unwrap_or_default();
+        let hint = match error.message.as_str() {
+            "Required value" => purpose(schema, &error.field),
+            message => schema::hint(message).map(str::to_owned),
+        };
+        let hint = hint.map(|hint| format!("; {hint}")).unwrap_or_default();
         Finding::new(error.field.clone(), format!("{}{hint}", error.message))
     })
     .collect()
+}
+
+/// What a missing field is for, and what it may hold, in the words of the schema.
+fn purpose(schema: &Value, path: &str) -> Option<String> {
+    let mut schema = schema;
+    let mut name = path;
+    for segment in path.split('.') {
+        // A list is one step in the path and two in the schema: `budgets[0]` is `budgets`, then its items.
+        name = segment.split('[').next().unwrap_or(segment);
+        let named = &schema["properties"][name];
+        schema = if named.is_null() {
+            &schema["additionalProperties"]
+        } else {
+            named
+        };
+        if segment.contains('[') {
+            schema = &schema["items"];
+        }
+    }
+    let description = schema["description"].as_str()?;
+    let sentence = description.split_once(". ").map_or(description, |(first, _)| first);
+    let values = schema["enum"].as_array().map(|values| {
+        let values: Vec<String> = values.iter().map(ToString::to_string).collect();
+        format!(" One of {}.", values.join(", "))
+    });
+    Some(format!(
+        "add {name}: {}.{}",
+        sentence.trim_end_matches('.'),
+        values.unwrap_or_default()
+    ))
 }

@@ -267,3 +267,23 @@ fn the_version_names_the_commit() {
         .and_then(|rest| rest.strip_suffix(")\n"));
     assert!(commit.is_some_and(|commit| !commit.is_empty()), "{printed}");
 }
+
+#[test]
+fn a_missing_field_comes_with_what_it_is_for() {
+    let bad = GOOD.replace("kind: KWOKNodeClass, ", "");
+    let directory = tempfile::tempdir().unwrap();
+    fs::write(directory.path().join("f.yaml"), bad).unwrap();
+    let output = validate(&["-f", "f.yaml"], directory.path());
+    let finding = stdout(&output);
+    let expected = "f.yaml:1: NodePool/good: spec.template.spec.nodeClassRef.kind: Required value; add kind: ";
+    assert!(finding.starts_with(expected), "{finding}");
+}
+
+#[test]
+fn a_kind_that_a_group_of_ours_lacks_is_a_finding() {
+    check(
+        &GOOD.replace("kind: NodePool", "kind: NodePol"),
+        1,
+        "f.yaml:1: NodePol/good: kind: karpenter.sh has no kind NodePol; use NodeClaim or NodeOverlay or NodePool",
+    );
+}
