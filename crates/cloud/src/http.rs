@@ -139,6 +139,11 @@ impl HttpClient {
         &self.shared.client
     }
 
+    /// The rate that it keeps to.
+    pub fn rate(&self) -> RateLimit {
+        self.shared.settings.rate
+    }
+
     pub fn redactor(&self) -> &Redactor {
         &self.shared.redactor
     }
