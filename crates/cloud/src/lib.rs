@@ -4,7 +4,8 @@
 //! - [`selection`] answers the questions about instance types that everybody asks.
 //! - [`http`], [`credentials`], [`cache`], [`batch`], [`unavailable`], [`pricing`], [`user_data`], [`ownership`] and
 //!   [`garbage_collection`] are the parts that every provider is built from, each usable alone.
-//! - [`metrics`] measures a provider from outside, [`overlay`] shows it as NodeOverlays leave it.
+//! - [`layer`] wraps one provider in another: [`metrics`] measures it from outside, [`overlay`] shows it as NodeOverlays
+//!   leave it.
 //! - [`fake`] is a provider for tests, and [`conformance`] the tests that every provider passes.
 
 pub mod background;
@@ -18,6 +19,7 @@ pub mod fake;
 pub mod garbage_collection;
 pub mod http;
 pub mod instance;
+pub mod layer;
 pub mod metrics;
 pub mod node_class;
 pub mod overlay;
@@ -34,6 +36,7 @@ pub use background::BackgroundTask;
 pub use error::{CloudError, ErrorKind, LaunchEffect, RebootEffect};
 pub use instance::{ClaimMark, Instance, InstancePhase};
 pub use karpenter_engine::model::{InstanceType, Offering, OfferingOverrides, Overhead};
+pub use layer::Layer;
 pub use node_class::{NodeClassKind, NodeClassState, Readiness};
 pub use provider::{
     CloudProvider, Deletion, DriftReason, Finding, InstanceTypes, LaunchHints, RebootOperation, UnregisteredTaint,

@@ -6,19 +6,14 @@ use std::{
 };
 
 use async_trait::async_trait;
-use karpenter_api::{NodeClaim, NodePool, labels::LabelRules};
+use karpenter_api::{NodeClaim, NodePool};
 use prometheus::{HistogramOpts, HistogramVec, IntCounterVec, Opts, Registry};
 
 use crate::{
-    background::BackgroundTask,
     error::CloudError,
-    instance::{Adoption, Instance},
-    node_class::NodeClassKind,
-    provider::{
-        CloudProvider, Deletion, DriftReason, Finding, InstanceTypes, LaunchHints, RebootOperation, ReservationLabels,
-    },
-    registration::RegistrationHook,
-    repair::RepairPolicy,
+    instance::Instance,
+    layer::Layer,
+    provider::{CloudProvider, Deletion, DriftReason, InstanceTypes, RebootOperation},
 };
 
 /// A provider whose calls are measured. Apply once, outermost.
@@ -100,46 +95,18 @@ impl MeasuredProvider {
 }
 
 #[async_trait]
-impl CloudProvider for MeasuredProvider {
-    fn name(&self) -> &str {
-        self.inner.name()
+impl Layer for MeasuredProvider {
+    fn inner(&self) -> &dyn CloudProvider {
+        self.inner.as_ref()
     }
 
-    fn supported_node_classes(&self) -> Vec<NodeClassKind> {
-        self.inner.supported_node_classes()
-    }
-
-    fn extend_label_rules(&self, rules: LabelRules) -> LabelRules {
-        self.inner.extend_label_rules(rules)
-    }
-
-    fn reservation_labels(&self) -> Option<ReservationLabels> {
-        self.inner.reservation_labels()
-    }
-
-    fn repair_policies(&self) -> Vec<RepairPolicy> {
-        self.inner.repair_policies()
-    }
-
-    fn registration_hooks(&self) -> Vec<Arc<dyn RegistrationHook>> {
-        self.inner.registration_hooks()
-    }
-
-    fn background_tasks(&self) -> Vec<BackgroundTask> {
-        self.inner.background_tasks()
-    }
-
-    async fn create(&self, claim: &NodeClaim) -> Result<Instance, CloudError> {
+    async fn on_create(&self, claim: &NodeClaim) -> Result<Instance, CloudError> {
         self.measure("Create", claim.node_pool(), self.inner.create(claim))
             .await
     }
 
-    async fn abandon(&self, claim: &NodeClaim) -> Result<Deletion, CloudError> {
-        self.inner.abandon(claim).await
-    }
-
     /// "Gone" counts as a not-found error, as upstream's dashboards expect of the call that completes a deletion.
-    async fn delete(&self, claim: &NodeClaim) -> Result<Deletion, CloudError> {
+    async fn on_delete(&self, claim: &NodeClaim) -> Result<Deletion, CloudError> {
         let answer = self
             .measure("Delete", claim.node_pool(), self.inner.delete(claim))
             .await;
@@ -149,15 +116,15 @@ impl CloudProvider for MeasuredProvider {
         answer
     }
 
-    async fn get(&self, provider_id: &str) -> Result<Instance, CloudError> {
+    async fn on_get(&self, provider_id: &str) -> Result<Instance, CloudError> {
         self.measure("Get", None, self.inner.get(provider_id)).await
     }
 
-    async fn list(&self) -> Result<Vec<Instance>, CloudError> {
+    async fn on_list(&self) -> Result<Vec<Instance>, CloudError> {
         self.measure("List", None, self.inner.list()).await
     }
 
-    async fn instance_types(&self, pool: &NodePool) -> Result<InstanceTypes, CloudError> {
+    async fn on_instance_types(&self, pool: &NodePool) -> Result<InstanceTypes, CloudError> {
         self.measure(
             "GetInstanceTypes",
             pool.metadata.name.as_deref(),
@@ -166,26 +133,14 @@ impl CloudProvider for MeasuredProvider {
         .await
     }
 
-    async fn is_drifted(&self, claim: &NodeClaim) -> Result<Option<DriftReason>, CloudError> {
+    async fn on_is_drifted(&self, claim: &NodeClaim) -> Result<Option<DriftReason>, CloudError> {
         self.measure("IsDrifted", claim.node_pool(), self.inner.is_drifted(claim))
             .await
     }
 
-    async fn reboot(&self, claim: &NodeClaim, operation: &RebootOperation) -> Result<(), CloudError> {
+    async fn on_reboot(&self, claim: &NodeClaim, operation: &RebootOperation) -> Result<(), CloudError> {
         self.measure("Reboot", claim.node_pool(), self.inner.reboot(claim, operation))
             .await
-    }
-
-    async fn launch_hints(&self, claim: &NodeClaim) -> LaunchHints {
-        self.inner.launch_hints(claim).await
-    }
-
-    async fn validate_node_pool(&self, pool: &NodePool) -> Result<Vec<Finding>, CloudError> {
-        self.inner.validate_node_pool(pool).await
-    }
-
-    async fn adoptable(&self) -> Result<Vec<Adoption>, CloudError> {
-        self.inner.adoptable().await
     }
 }
 

@@ -11,20 +11,14 @@ use std::{
 
 use arc_swap::ArcSwapOption;
 use async_trait::async_trait;
-use karpenter_api::{NodeClaim, NodeOverlay, NodePool, labels::LabelRules};
+use karpenter_api::{NodeOverlay, NodePool, labels::LabelRules};
 use karpenter_engine::{PoolTypes, convert, overlay};
 use parking_lot::Mutex;
 
 use crate::{
-    background::BackgroundTask,
     error::{CloudContext, CloudError},
-    instance::{Adoption, Instance},
-    node_class::NodeClassKind,
-    provider::{
-        CloudProvider, Deletion, DriftReason, Finding, InstanceTypes, LaunchHints, RebootOperation, ReservationLabels,
-    },
-    registration::RegistrationHook,
-    repair::RepairPolicy,
+    layer::Layer,
+    provider::{CloudProvider, InstanceTypes},
 };
 
 /// The overlays in force. Shared between the controller that evaluates and the decorator that applies.
@@ -130,77 +124,13 @@ impl OverlaidProvider {
 }
 
 #[async_trait]
-impl CloudProvider for OverlaidProvider {
-    fn name(&self) -> &str {
-        self.inner.name()
+impl Layer for OverlaidProvider {
+    fn inner(&self) -> &dyn CloudProvider {
+        self.inner.as_ref()
     }
 
-    fn supported_node_classes(&self) -> Vec<NodeClassKind> {
-        self.inner.supported_node_classes()
-    }
-
-    fn extend_label_rules(&self, rules: LabelRules) -> LabelRules {
-        self.inner.extend_label_rules(rules)
-    }
-
-    fn reservation_labels(&self) -> Option<ReservationLabels> {
-        self.inner.reservation_labels()
-    }
-
-    fn repair_policies(&self) -> Vec<RepairPolicy> {
-        self.inner.repair_policies()
-    }
-
-    fn registration_hooks(&self) -> Vec<Arc<dyn RegistrationHook>> {
-        self.inner.registration_hooks()
-    }
-
-    fn background_tasks(&self) -> Vec<BackgroundTask> {
-        self.inner.background_tasks()
-    }
-
-    async fn create(&self, claim: &NodeClaim) -> Result<Instance, CloudError> {
-        self.inner.create(claim).await
-    }
-
-    async fn abandon(&self, claim: &NodeClaim) -> Result<Deletion, CloudError> {
-        self.inner.abandon(claim).await
-    }
-
-    async fn delete(&self, claim: &NodeClaim) -> Result<Deletion, CloudError> {
-        self.inner.delete(claim).await
-    }
-
-    async fn get(&self, provider_id: &str) -> Result<Instance, CloudError> {
-        self.inner.get(provider_id).await
-    }
-
-    async fn list(&self) -> Result<Vec<Instance>, CloudError> {
-        self.inner.list().await
-    }
-
-    async fn instance_types(&self, pool: &NodePool) -> Result<InstanceTypes, CloudError> {
+    async fn on_instance_types(&self, pool: &NodePool) -> Result<InstanceTypes, CloudError> {
         self.overlaid(pool, self.inner.instance_types(pool).await?)
-    }
-
-    async fn is_drifted(&self, claim: &NodeClaim) -> Result<Option<DriftReason>, CloudError> {
-        self.inner.is_drifted(claim).await
-    }
-
-    async fn reboot(&self, claim: &NodeClaim, operation: &RebootOperation) -> Result<(), CloudError> {
-        self.inner.reboot(claim, operation).await
-    }
-
-    async fn launch_hints(&self, claim: &NodeClaim) -> LaunchHints {
-        self.inner.launch_hints(claim).await
-    }
-
-    async fn validate_node_pool(&self, pool: &NodePool) -> Result<Vec<Finding>, CloudError> {
-        self.inner.validate_node_pool(pool).await
-    }
-
-    async fn adoptable(&self) -> Result<Vec<Adoption>, CloudError> {
-        self.inner.adoptable().await
     }
 }
 

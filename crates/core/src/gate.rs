@@ -8,14 +8,8 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use jiff::Timestamp;
-use karpenter_api::labels::LabelRules;
-use karpenter_api::{NodeClaim, NodePool};
-use karpenter_cloud::instance::Adoption;
-use karpenter_cloud::provider::ReservationLabels;
-use karpenter_cloud::{
-    BackgroundTask, CloudError, CloudProvider, Deletion, DriftReason, Finding, Instance, InstanceTypes, LaunchHints,
-    NodeClassKind, RebootOperation, RegistrationHook, RepairPolicy,
-};
+use karpenter_api::NodeClaim;
+use karpenter_cloud::{CloudError, CloudProvider, Deletion, Instance, Layer, RebootOperation};
 use parking_lot::RwLock;
 
 use crate::clock::Clock;
@@ -88,81 +82,29 @@ impl GatedProvider {
 }
 
 #[async_trait]
-impl CloudProvider for GatedProvider {
-    fn name(&self) -> &str {
-        self.inner.name()
+impl Layer for GatedProvider {
+    fn inner(&self) -> &dyn CloudProvider {
+        self.inner.as_ref()
     }
 
-    fn supported_node_classes(&self) -> Vec<NodeClassKind> {
-        self.inner.supported_node_classes()
-    }
-
-    fn extend_label_rules(&self, rules: LabelRules) -> LabelRules {
-        self.inner.extend_label_rules(rules)
-    }
-
-    fn reservation_labels(&self) -> Option<ReservationLabels> {
-        self.inner.reservation_labels()
-    }
-
-    fn repair_policies(&self) -> Vec<RepairPolicy> {
-        self.inner.repair_policies()
-    }
-
-    fn background_tasks(&self) -> Vec<BackgroundTask> {
-        self.inner.background_tasks()
-    }
-
-    fn registration_hooks(&self) -> Vec<Arc<dyn RegistrationHook>> {
-        self.inner.registration_hooks()
-    }
-
-    async fn create(&self, claim: &NodeClaim) -> Result<Instance, CloudError> {
+    async fn on_create(&self, claim: &NodeClaim) -> Result<Instance, CloudError> {
         self.check()?;
         self.inner.create(claim).await
     }
 
-    async fn abandon(&self, claim: &NodeClaim) -> Result<Deletion, CloudError> {
+    async fn on_abandon(&self, claim: &NodeClaim) -> Result<Deletion, CloudError> {
         self.check()?;
         self.inner.abandon(claim).await
     }
 
-    async fn delete(&self, claim: &NodeClaim) -> Result<Deletion, CloudError> {
+    async fn on_delete(&self, claim: &NodeClaim) -> Result<Deletion, CloudError> {
         self.check()?;
         self.inner.delete(claim).await
     }
 
-    async fn get(&self, provider_id: &str) -> Result<Instance, CloudError> {
-        self.inner.get(provider_id).await
-    }
-
-    async fn list(&self) -> Result<Vec<Instance>, CloudError> {
-        self.inner.list().await
-    }
-
-    async fn instance_types(&self, pool: &NodePool) -> Result<InstanceTypes, CloudError> {
-        self.inner.instance_types(pool).await
-    }
-
-    async fn is_drifted(&self, claim: &NodeClaim) -> Result<Option<DriftReason>, CloudError> {
-        self.inner.is_drifted(claim).await
-    }
-
-    async fn reboot(&self, claim: &NodeClaim, operation: &RebootOperation) -> Result<(), CloudError> {
+    async fn on_reboot(&self, claim: &NodeClaim, operation: &RebootOperation) -> Result<(), CloudError> {
         self.check()?;
         self.inner.reboot(claim, operation).await
-    }
-
-    async fn launch_hints(&self, claim: &NodeClaim) -> LaunchHints {
-        self.inner.launch_hints(claim).await
-    }
-
-    async fn validate_node_pool(&self, pool: &NodePool) -> Result<Vec<Finding>, CloudError> {
-        self.inner.validate_node_pool(pool).await
-    }
-
-    async fn adoptable(&self) -> Result<Vec<Adoption>, CloudError> {
-        self.inner.adoptable().await
     }
 }
 
