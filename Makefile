@@ -1,9 +1,14 @@
 # The commands one types. `make help` lists them.
 CARGO ?= cargo
-VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -1)
+HELM ?= $(shell command -v helm || echo $$(go env GOPATH)/bin/helm)
+VERSION ?= v$(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -1)
+IMG ?= ghcr.io/karpenter-rs/karpenter:$(VERSION)
+PROVIDERS := bizflycloud cloudstack kwok ovhcloud
+TARGET ?= $(shell uname -m)-unknown-linux-musl
 
 .DEFAULT_GOAL := help
-.PHONY: help build test lint fmt demo bench e2e manifests docker-build release
+.PHONY: help build test lint fmt deny demo bench e2e manifests crds helm-lint helm-template helm-package docs static release \
+	docker-build docker-push
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -21,6 +26,9 @@ lint: ## check format and lints as CI does
 fmt: ## format the code
 	$(CARGO) fmt --all
 
+deny: ## check licences, advisories and sources of dependencies (needs cargo-deny)
+	$(CARGO) deny check
+
 demo: ## play the demo story once, in an embedded control plane
 	$(CARGO) run --release -- demo --once
 
@@ -30,15 +38,42 @@ bench: ## measure scheduling
 e2e: build ## run the tier on a real control plane (needs Go)
 	$(CARGO) run --release -q -p karpenter-e2e
 
-manifests: ## write generated files anew: CRDs and reference pages
-	UPDATE_CRDS=1 UPDATE_DOCS=1 $(CARGO) test -q -p karpenter --test crds --test kinds_reference
+manifests: ## write generated files anew: CRDs, reference pages, the chart's README, deploy/ (needs Helm)
+	UPDATE_CRDS=1 $(CARGO) test -q -p karpenter --test crds
+	for provider in $(PROVIDERS); do \
+		$(HELM) template karpenter charts/karpenter --namespace karpenter --values deploy/values/$$provider.yaml \
+			2>/dev/null > deploy/$$provider.yaml || exit 1; \
+	done
+	UPDATE_DOCS=1 $(CARGO) test -q -p karpenter --test kinds_reference --test reference
 
-docker-build: ## build the controller's image (needs a Docker engine)
-	docker build -t karpenter:$(VERSION) .
+crds: ## print the CRDs
+	@$(CARGO) run -q -- crds
 
-release: build ## put the binary, the charts and their checksums into dist/
-	rm -rf dist && mkdir -p dist
-	cp target/release/karpenter dist/karpenter-$(VERSION)-$(shell uname -s | tr A-Z a-z)-$(shell uname -m)
-	tar -czf dist/karpenter-$(VERSION).tgz -C charts karpenter
-	tar -czf dist/karpenter-crd-$(VERSION).tgz -C charts karpenter-crd
-	cd dist && sha256sum * > SHA256SUMS
+helm-lint: ## check the charts for every provider (needs Helm)
+	for provider in $(PROVIDERS); do \
+		$(HELM) lint --strict charts/karpenter charts/karpenter-crd --values deploy/values/$$provider.yaml || exit 1; \
+	done
+
+helm-template: ## print the manifests of one provider: make helm-template PROVIDERS=ovhcloud (needs Helm)
+	@for provider in $(PROVIDERS); do \
+		$(HELM) template karpenter charts/karpenter --namespace karpenter --values deploy/values/$$provider.yaml || exit 1; \
+	done
+
+helm-package: ## put the packed charts into dist/ (needs Helm)
+	mkdir -p dist
+	$(HELM) package charts/karpenter charts/karpenter-crd --destination dist
+
+docs: ## build the documentation into docs/book (needs mdbook)
+	mdbook build docs
+
+static: ## build a static binary for TARGET (needs that Rust target and musl-gcc)
+	$(CARGO) build --release --locked -p karpenter --target $(TARGET)
+
+docker-build: ## build the image IMG (needs a Docker engine)
+	docker build -t $(IMG) .
+
+docker-push: ## push the image IMG
+	docker push $(IMG)
+
+release: build ## put binary, manifests, charts, SBOM and checksums into dist/: all of a release but its publishing
+	hack/release $(VERSION)

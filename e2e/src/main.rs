@@ -4,6 +4,7 @@
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
 mod controlplane;
+mod helm;
 mod installation;
 mod runner;
 mod suites;

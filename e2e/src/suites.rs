@@ -1,6 +1,7 @@
 //! All suites, in the order in which they run.
 
 mod availability;
+mod chart;
 pub(crate) mod crds;
 mod manifests;
 mod rbac;
@@ -10,5 +11,11 @@ mod scenarios;
 use crate::runner::Suite;
 
 pub(crate) fn all() -> Vec<Suite> {
-    vec![crds::suite(), scenarios::suite(), availability::suite(), scale::suite()]
+    vec![
+        crds::suite(),
+        chart::suite(),
+        scenarios::suite(),
+        availability::suite(),
+        scale::suite(),
+    ]
 }

@@ -148,6 +148,15 @@ impl World {
 
 /// Applies every document of a YAML text with server-side apply.
 pub(crate) async fn apply(client: &Client, yaml: &str) -> Result<()> {
+    send(client, yaml, &PatchParams::apply("karpenter-e2e").force()).await
+}
+
+/// Has the API server go through everything but the storing.
+pub(crate) async fn dry_run(client: &Client, yaml: &str) -> Result<()> {
+    send(client, yaml, &PatchParams::apply("karpenter-e2e").force().dry_run()).await
+}
+
+async fn send(client: &Client, yaml: &str, how: &PatchParams) -> Result<()> {
     let discovery = Discovery::new(client.clone()).run().await?;
     for object in documents(yaml)? {
         let types = object.types.clone().context("a document without apiVersion and kind")?;
@@ -162,8 +171,7 @@ pub(crate) async fn apply(client: &Client, yaml: &str) -> Result<()> {
                 Api::namespaced_with(client.clone(), &namespace, &resource)
             }
         };
-        let how = PatchParams::apply("karpenter-e2e").force();
-        api.patch(&object.name_any(), &how, &Patch::Apply(&object))
+        api.patch(&object.name_any(), how, &Patch::Apply(&object))
             .await
             .with_context(|| format!("{} {} was refused", types.kind, object.name_any()))?;
     }

@@ -35,6 +35,19 @@ annotations:
 {{- end }}
 {{- end -}}
 
+{{- /* Labels or annotations of the chart with some more; takes root and more. */ -}}
+{{- define "karpenter.metadataWith" -}}
+{{- $metadata := fromYaml (include "karpenter.metadata" .root) -}}
+{{- $labels := mergeOverwrite (deepCopy $metadata.labels) (default dict .labels) -}}
+{{- $annotations := mergeOverwrite (deepCopy (default dict $metadata.annotations)) (default dict .annotations) -}}
+labels:
+  {{- toYaml $labels | nindent 2 }}
+{{- with $annotations }}
+annotations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end -}}
+
 {{- define "karpenter.serviceAccountName" -}}
 {{- if .Values.serviceAccount.create -}}
 {{- default (include "karpenter.fullname" .) .Values.serviceAccount.name -}}
@@ -45,15 +58,38 @@ annotations:
 
 {{- define "karpenter.image" -}}
 {{- $image := .Values.controller.image -}}
-{{- printf "%s:%s" $image.repository (default (printf "v%s" .Chart.AppVersion) $image.tag) -}}
+{{- $repository := default $image.repository .Values.image.repository -}}
+{{- $tag := default (default (printf "v%s" .Chart.AppVersion) $image.tag) .Values.image.tag -}}
+{{- printf "%s:%s" $repository $tag -}}
 {{- with $image.digest }}@{{ . }}{{ end -}}
+{{- end -}}
+
+{{- define "karpenter.replicas" -}}
+{{- if kindIs "invalid" .Values.replicaCount }}{{ .Values.replicas }}{{ else }}{{ .Values.replicaCount }}{{ end -}}
+{{- end -}}
+
+{{- define "karpenter.serviceMonitor" -}}
+{{- toYaml (mergeOverwrite (deepCopy .Values.serviceMonitor) .Values.metrics.serviceMonitor) -}}
+{{- end -}}
+
+{{- /* The gates as the values name them, the short list of `featureGates` over the full one. */ -}}
+{{- define "karpenter.gates" -}}
+{{- $gates := deepCopy .Values.settings.featureGates -}}
+{{- range $name, $on := .Values.featureGates -}}
+{{- $key := printf "%s%s" (substr 0 1 $name | lower) (substr 1 -1 $name) -}}
+{{- if not (hasKey $gates $key) -}}
+{{- fail (printf "featureGates.%s is not a feature gate; choose from %s" $name (keys $gates | sortAlpha | join ", ")) -}}
+{{- end -}}
+{{- $_ := set $gates $key $on -}}
+{{- end -}}
+{{- toYaml $gates -}}
 {{- end -}}
 
 {{- /* All gates, always: a gate that is left out keeps the binary's default, which may change between versions. */ -}}
 {{- define "karpenter.featureGates" -}}
 {{- $gates := list -}}
-{{- range $value, $gate := dict "nodeRepair" "NodeRepair" "reservedCapacity" "ReservedCapacity" "spotToSpotConsolidation" "SpotToSpotConsolidation" "nodeOverlay" "NodeOverlay" "staticCapacity" "StaticCapacity" "capacityBuffer" "CapacityBuffer" "terminateFirstDrift" "TerminateFirstDrift" "terminateFirstRepair" "TerminateFirstRepair" "podDeletionCostManagement" "PodDeletionCostManagement" -}}
-{{- $gates = append $gates (printf "%s=%t" $gate (index $.Values.settings.featureGates $value)) -}}
+{{- range $name, $on := fromYaml (include "karpenter.gates" .) -}}
+{{- $gates = append $gates (printf "%s%s=%t" (substr 0 1 $name | upper) (substr 1 -1 $name) $on) -}}
 {{- end -}}
 {{- join "," $gates -}}
 {{- end -}}

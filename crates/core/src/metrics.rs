@@ -4,6 +4,7 @@
 //! controllers write live in [`shared::SharedMetrics`].
 
 mod age_store;
+mod description;
 mod gauge_store;
 mod process;
 pub mod shared;
@@ -11,10 +12,12 @@ mod summary;
 
 use std::sync::Arc;
 
+use parking_lot::Mutex;
 use prometheus::core::Collector;
 use prometheus::{CounterVec, GaugeVec, HistogramOpts, HistogramVec, Opts, TextEncoder};
 
 pub use age_store::{AgeStore, Since};
+pub use description::{Description, Kind};
 pub use gauge_store::{GaugeStore, Series};
 pub use shared::SharedMetrics;
 pub use summary::Summary;
@@ -41,6 +44,7 @@ pub fn exponential_buckets(start: f64, factor: f64, count: usize) -> Vec<f64> {
 pub struct Registry {
     inner: prometheus::Registry,
     clock: Clock,
+    descriptions: Arc<Mutex<Vec<Description>>>,
 }
 
 impl Registry {
@@ -49,6 +53,7 @@ impl Registry {
         Self {
             inner: prometheus::Registry::new(),
             clock,
+            descriptions: Arc::default(),
         }
     }
 
@@ -107,6 +112,7 @@ impl Registry {
 
     /// Registers any other collector under `name`.
     pub fn register(&self, name: &str, collector: impl Collector + 'static) {
+        self.descriptions.lock().extend(Description::of(&collector));
         if let Err(error) = self.inner.register(Box::new(collector)) {
             panic!("metric {name} must have exactly one owner: {error}");
         }
@@ -115,6 +121,13 @@ impl Registry {
     /// The registry underneath, for the metrics that the provider kit owns.
     pub fn prometheus(&self) -> &prometheus::Registry {
         &self.inner
+    }
+
+    /// What was registered here so far, by name: the reference of metrics is made from it.
+    pub fn descriptions(&self) -> Vec<Description> {
+        let mut descriptions = self.descriptions.lock().clone();
+        descriptions.sort_by(|a, b| a.name.cmp(&b.name));
+        descriptions
     }
 
     /// Everything in the Prometheus text format.

@@ -76,9 +76,6 @@ impl Collector for AgeStore {
             .flatten()
             .map(|series| self.0.metric(series, now))
             .collect();
-        if metrics.is_empty() {
-            return Vec::new();
-        }
         let mut family = MetricFamily::default();
         family.set_name(self.0.name.clone());
         family.set_help(self.0.help.clone());

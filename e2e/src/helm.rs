@@ -1,0 +1,84 @@
+//! Helm, found or installed with Go, and what our chart becomes in its hands.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use anyhow::{Context, Result, bail, ensure};
+
+const MODULE: &str = "helm.sh/helm/v3/cmd/helm@latest";
+
+/// The chart under test.
+const CHART: &str = "charts/karpenter";
+
+#[derive(Debug)]
+pub(crate) struct Helm {
+    program: PathBuf,
+}
+
+// === impl Helm ===
+
+impl Helm {
+    /// From the `PATH`, from where Go installs to, or installed there now.
+    pub(crate) fn obtain() -> Result<Self> {
+        let works = |program: &Path| {
+            Command::new(program)
+                .arg("version")
+                .output()
+                .is_ok_and(|output| output.status.success())
+        };
+        let on_path = PathBuf::from("helm");
+        if works(&on_path) {
+            return Ok(Self { program: on_path });
+        }
+        let output = Command::new("go")
+            .args(["env", "GOPATH"])
+            .output()
+            .context("neither helm nor go is on the PATH")?;
+        let installed = Path::new(String::from_utf8(output.stdout)?.trim()).join("bin/helm");
+        if !works(&installed) {
+            println!("  helm: installing {MODULE}");
+            let status = Command::new("go").args(["install", MODULE]).status()?;
+            ensure!(status.success(), "go install {MODULE} failed");
+        }
+        Ok(Self { program: installed })
+    }
+
+    /// The manifests that the chart renders to.
+    pub(crate) fn template(&self, arguments: &[&str]) -> Result<String> {
+        let output = self.run(arguments)?;
+        let error = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "helm template {arguments:?} failed: {error}");
+        Ok(String::from_utf8(output.stdout)?)
+    }
+
+    /// What Helm says of values that it must refuse.
+    pub(crate) fn refusal(&self, arguments: &[&str]) -> Result<String> {
+        let output = self.run(arguments)?;
+        if output.status.success() {
+            bail!("helm template {arguments:?} was expected to fail");
+        }
+        Ok(String::from_utf8_lossy(&output.stderr).into_owned())
+    }
+
+    fn run(&self, arguments: &[&str]) -> Result<Output> {
+        let mut command = Command::new(&self.program);
+        command
+            .args(["template", "karpenter", CHART, "--namespace", "karpenter"])
+            .args(arguments);
+        Ok(command.output()?)
+    }
+
+    pub(crate) fn lint(&self, arguments: &[&str]) -> Result<()> {
+        let mut command = Command::new(&self.program);
+        let output = command
+            .args(["lint", "--strict", CHART, "charts/karpenter-crd"])
+            .args(arguments)
+            .output()?;
+        ensure!(
+            output.status.success(),
+            "helm lint {arguments:?}: {}",
+            String::from_utf8_lossy(&output.stdout)
+        );
+        Ok(())
+    }
+}
