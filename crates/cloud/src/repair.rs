@@ -4,6 +4,8 @@
 //! nodes against it ([`RepairPolicies::matches`], [`RepairPolicies::resolve`]). The rules are those of
 //! lifecycle.md §5.4.
 
+pub mod legacy;
+
 use std::{cmp::Ordering, time::Duration};
 
 use jiff::Timestamp;

@@ -53,11 +53,11 @@ impl Catalogs {
         }
     }
 
-    /// The catalogue of every pool that may launch nodes: ours, ready, and not being deleted. A pool whose types cannot
-    /// be had is left out of this one and logged.
+    /// The catalogue of every pool of ours. One that is not ready or is being deleted launches nothing, but its nodes are
+    /// there, and what they are is known from it. A pool whose types cannot be had is left out of this one and logged.
     pub async fn current(&self) -> Arc<Catalog> {
         let mut pools: Vec<Arc<NodePool>> = self.pools.list();
-        pools.retain(|pool| self.managed.pool(pool) && is_usable(pool));
+        pools.retain(|pool| self.managed.pool(pool));
         pools.sort_by_key(|pool| pool.name_any());
         let fetched = futures::future::join_all(pools.iter().map(|pool| self.cloud.instance_types(pool))).await;
         let inputs = pools
@@ -76,6 +76,10 @@ impl Catalogs {
                 return None;
             }
             Ok(types) => types,
+            Err(error) if !is_usable(pool) => {
+                tracing::debug!(nodepool = name, %error, "skipping a NodePool that is not ready");
+                return None;
+            }
             Err(error) if error.kind() == ErrorKind::Unevaluated => {
                 tracing::debug!(nodepool = name, "skipping until its NodeOverlays are evaluated");
                 return None;
@@ -87,6 +91,7 @@ impl Catalogs {
         };
         match convert::node_pool(&self.rules, pool, pool.static_hash()) {
             Ok(mut converted) => {
+                converted.seeds_claims &= is_usable(pool);
                 converted
                     .annotations
                     .insert(labels::annotations::NODEPOOL_HASH.to_owned(), converted.hash.clone());

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use jiff::Timestamp;
+use karpenter_api::labels::annotations::TERMINATION_TIMESTAMP;
 use karpenter_api::{NodeClaim, labels};
 use karpenter_cloud::ClaimMark;
 use kube::api::{Api, DeleteParams, Preconditions};
@@ -34,6 +36,8 @@ pub enum Reason {
     LaunchTimeout,
     /// Its machine did not become a node in time.
     RegistrationTimeout,
+    /// Its node is broken; only legacy repair, which knows no budgets.
+    Unhealthy,
 }
 
 impl Reason {
@@ -45,6 +49,7 @@ impl Reason {
             Reason::NodeClassNotReady => "nodeclass_not_ready",
             Reason::LaunchTimeout => "launch_timeout",
             Reason::RegistrationTimeout => "registration_timeout",
+            Reason::Unhealthy => "unhealthy",
         }
     }
 }
@@ -85,12 +90,46 @@ impl Claims {
         Ok(())
     }
 
+    /// As [`Claims::delete`], and first sees to it that the claim's node is drained by `deadline`; a deadline that is
+    /// earlier already stays.
+    ///
+    /// # Errors
+    /// As [`Claims::delete`]. If the deadline could not be written, nothing is deleted.
+    pub async fn delete_by(&self, claim: &NodeClaim, deadline: Option<Timestamp>) -> Result<()> {
+        let Some(deadline) = deadline else {
+            return self.delete(claim).await;
+        };
+        let mut bounded = claim.clone();
+        let known = bounded
+            .annotations()
+            .get(TERMINATION_TIMESTAMP)
+            .and_then(|text| text.parse::<Timestamp>().ok());
+        if known.is_none_or(|known| deadline < known) {
+            bounded
+                .annotations_mut()
+                .insert(TERMINATION_TIMESTAMP.to_owned(), deadline.to_string());
+        }
+        match self.write(claim, &bounded).await? {
+            Written::Changed(written) => self.delete(&written).await,
+            Written::Unchanged => self.delete(claim).await,
+            Written::Gone => Ok(()),
+        }
+    }
+
     /// Deletes the claim and counts it as disrupted.
     ///
     /// # Errors
     /// As [`Claims::delete`]; then nothing is counted.
     pub async fn disrupt(&self, claim: &NodeClaim, reason: Reason) -> Result<()> {
-        self.delete(claim).await?;
+        self.disrupt_by(claim, reason, None).await
+    }
+
+    /// As [`Claims::disrupt`], with a deadline as for [`Claims::delete_by`].
+    ///
+    /// # Errors
+    /// As [`Claims::delete_by`]; then nothing is counted.
+    pub async fn disrupt_by(&self, claim: &NodeClaim, reason: Reason, deadline: Option<Timestamp>) -> Result<()> {
+        self.delete_by(claim, deadline).await?;
         tracing::info!(
             NodeClaim = claim.name_any(),
             reason = reason.label(),

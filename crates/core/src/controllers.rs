@@ -3,8 +3,8 @@
 use crate::context::Context;
 use crate::runner::Runnable;
 use crate::{
-    consistency, disruption, eviction, expiration, garbage_collection, hydration, lifecycle, nodepool, observability,
-    pod_events, pricing, provisioning, static_capacity, termination,
+    consistency, disruption, eviction, expiration, garbage_collection, hydration, legacy_repair, lifecycle, nodepool,
+    observability, pod_events, pricing, provisioning, reboot, static_capacity, termination,
 };
 
 /// The controllers, ready to start. Their order does not matter; it is the order of upstream's list.
@@ -16,7 +16,8 @@ pub fn all(ctx: &Context) -> Vec<Runnable> {
         eviction_queue,
         nodepool::hash::controller(ctx),
         expiration::controller(ctx),
-        termination::controller(ctx, evictions),
+        termination::controller(ctx, evictions.clone()),
+        reboot::controller(ctx, evictions),
         nodepool::readiness::controller(ctx),
         nodepool::registration_health::controller(ctx),
         nodepool::counter::controller(ctx),
@@ -34,6 +35,9 @@ pub fn all(ctx: &Context) -> Vec<Runnable> {
         controllers.push(observability::nodepools::controller(ctx));
         controllers.push(observability::nodes::controller(ctx));
         controllers.extend(observability::status_conditions::controllers(ctx));
+    }
+    if ctx.options.feature_gates.node_repair && ctx.options.legacy_node_repair {
+        controllers.extend(legacy_repair::controller(ctx));
     }
     if ctx.options.feature_gates.static_capacity {
         controllers.push(static_capacity::provisioning::controller(ctx));

@@ -2,7 +2,8 @@
 //!
 //! [`conditions`] keeps `Drifted` and `Consolidatable` on NodeClaims. [`pass`] is the loop: it builds the planner's
 //! [`fleet`], asks one method after the other, waits and looks again before anything irreversible ([`validation`]), and
-//! hands commands to the [`queue`], which launches replacements, waits for them and deletes the candidates. Taints and the
+//! hands commands to the [`queue`], which launches replacements, waits for them and deletes the candidates. [`repair`] tells
+//! the planner which nodes are broken. Taints and the
 //! `DisruptionReason` condition are written and taken back in [`marks`].
 
 pub mod conditions;
@@ -11,6 +12,7 @@ mod marks;
 mod metrics;
 mod pass;
 mod queue;
+mod repair;
 mod report;
 mod validation;
 
@@ -18,8 +20,10 @@ use std::sync::Arc;
 
 pub use pass::Disruption;
 pub use queue::{Queue, command_timeout};
+pub use repair::Repairs;
 
 use crate::context::Context;
+use crate::options::Options;
 use crate::runner::Runnable;
 use metrics::DisruptionMetrics;
 
@@ -27,9 +31,16 @@ use metrics::DisruptionMetrics;
 pub fn controllers(ctx: &Context) -> Vec<Runnable> {
     let metrics = Arc::new(DisruptionMetrics::register(&ctx.metrics.registry));
     let (queue, queue_controller) = queue::controller(ctx, metrics.clone());
+    let repairs = repairs_nodes(&ctx.options)
+        .then(|| Repairs::of(&*ctx.cloud).expect("the operator does not start with policies that cannot be used"));
     vec![
         conditions::controller(ctx),
-        pass::controller(ctx, metrics, queue),
+        pass::controller(ctx, metrics, queue, repairs),
         queue_controller,
     ]
+}
+
+/// Whether broken nodes are a matter of voluntary disruption.
+pub fn repairs_nodes(options: &Options) -> bool {
+    options.feature_gates.node_repair && !options.legacy_node_repair
 }

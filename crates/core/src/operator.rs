@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
+use karpenter_cloud::repair::RepairPolicyError;
 use karpenter_cloud::{CloudProvider, metrics::MeasuredProvider};
 use kube::Client;
 use tokio::net::TcpListener;
@@ -16,6 +17,7 @@ use tokio_util::sync::CancellationToken;
 use crate::client::{ClientMetrics, Guards};
 use crate::clock::Clock;
 use crate::context::Context;
+use crate::disruption;
 use crate::gate::{GatedProvider, WriteGate};
 use crate::leader::{ElectionConfig, ElectionMetrics, Elector, Ended, identity};
 use crate::metrics::{Metrics, register_build_info};
@@ -75,6 +77,9 @@ pub enum OperatorError {
     /// Another replica took over, or the API server could not be reached for too long.
     #[error("leadership was lost; another replica takes over")]
     LeadershipLost,
+    /// Node repair is on, and the provider does not say what is broken in a way that can be used.
+    #[error("node repair cannot be used with this provider: {}", join(.0))]
+    RepairPolicies(Vec<RepairPolicyError>),
     /// A loop that must not end did.
     #[error("{0} ended unexpectedly")]
     Ended(String),
@@ -125,6 +130,9 @@ impl Operator {
             tracing::warn!(
                 "pods with resource claims (DRA) are refused: --ignore-dra-requests=false is not supported yet"
             );
+        }
+        if disruption::repairs_nodes(&options) {
+            disruption::Repairs::of(&*cloud).map_err(OperatorError::RepairPolicies)?;
         }
         let metrics = Metrics::new(clock.clone());
         register_build_info(&metrics.registry, &build.version, &build.toolchain, &build.commit);
@@ -297,6 +305,10 @@ impl Operator {
         let _ = tokio::time::timeout(Duration::from_secs(5), events).await;
         outcome
     }
+}
+
+fn join(errors: &[RepairPolicyError]) -> String {
+    errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
 }
 
 fn ended_early(ended: Result<&'static str, tokio::task::JoinError>) -> OperatorError {

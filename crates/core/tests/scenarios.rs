@@ -12,6 +12,10 @@ mod leader_election;
 mod lifecycle;
 #[path = "scenarios/provisioning.rs"]
 mod provisioning;
+#[path = "scenarios/reboot.rs"]
+mod reboot;
+#[path = "scenarios/repair.rs"]
+mod repair;
 #[path = "scenarios/static_capacity.rs"]
 mod static_capacity;
 #[path = "scenarios/termination.rs"]

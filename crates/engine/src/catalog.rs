@@ -52,8 +52,8 @@ pub(crate) struct Universe {
 type PoolTaints = Vec<Arc<[Taint]>>;
 
 impl Catalog {
-    /// Interns pools with their types. Pools are asked by weight, heaviest first, then by name in descending order; static
-    /// ones seed nothing (scheduling.md §4.1).
+    /// Interns pools with their types. Pools are asked by weight, heaviest first, then by name in descending order; those
+    /// that launch nothing for pods seed nothing (scheduling.md §4.1).
     pub fn new(mut pools: Vec<PoolTypes>, rules: LabelRules) -> Catalog {
         pools.sort_by(|a, b| {
             b.pool
@@ -66,7 +66,7 @@ impl Catalog {
         let mut templates = Vec::new();
         let mut universe = Universe::default();
         for PoolTypes { pool, instance_types } in &pools {
-            if pool.is_static {
+            if !pool.seeds_claims {
                 continue;
             }
             let set = template_set(&mut tables, pool);

@@ -6,6 +6,7 @@
 //! controllers carry a command out, and hand what they learned back in the next fleet.
 
 pub mod balanced;
+pub mod blocked;
 pub mod budget;
 pub mod candidate;
 pub mod command;
@@ -19,9 +20,14 @@ pub mod pdb;
 pub mod pods;
 pub mod price;
 pub mod rehearsal;
+pub mod repair;
+pub mod static_drift;
+pub mod terminate_first;
 
+pub use blocked::Blocked;
 pub use budget::{Budgets, PoolBudget};
-pub use candidate::{Blocked, Candidate, Class};
+pub use candidate::{Candidate, Class};
 pub use command::{Command, Decision, Method, TerminateFirst};
-pub use fleet::{ClaimFacts, Fleet, Gates, Member, PoolPolicy, Standing};
+pub use fleet::{ClaimFacts, FixedSize, Fleet, Gates, Health, Member, PoolPolicy, Standing, Swap};
 pub use pdb::{PodDisruptionBudget, PodDisruptionBudgets};
+pub use repair::{Ailment, RepairAction};

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::Node as KubeNode;
 use karpenter_api::labels::annotations;
 use karpenter_engine::convert;
-use karpenter_engine::disruption::{ClaimFacts, Fleet, Gates, Member, PodDisruptionBudgets, PoolPolicy, Standing};
+use karpenter_engine::disruption::{
+    ClaimFacts, Fleet, Gates, Health, Member, PodDisruptionBudgets, PoolPolicy, Standing,
+};
 use karpenter_engine::model::{Node, Snapshot};
 
 use super::ClusterFiles;
@@ -75,6 +77,18 @@ impl DisruptionFacts {
         for (name, policy) in &mut policies {
             let types = snapshot.catalog.pool(name);
             policy.has_instance_types = types.is_some_and(|pool| !pool.instance_types.is_empty());
+            if let Some(size) = &mut policy.fixed {
+                let nodes = snapshot
+                    .nodes
+                    .iter()
+                    .filter(|node| node.node_pool.as_deref() == Some(name));
+                (size.deleting, size.active) = nodes.fold((0, 0), |(deleting, active), node| match node.deleting {
+                    true => (deleting + 1, active),
+                    false => (deleting, active + 1),
+                });
+                // Manifests seldom carry a status: a pool that is there is taken to be ready.
+                size.refills = true;
+            }
         }
         Fleet {
             snapshot: snapshot.clone(),
@@ -82,6 +96,7 @@ impl DisruptionFacts {
             pools: Arc::new(policies),
             pod_budgets: Arc::new(self.budgets.clone()),
             gates: Gates::default(),
+            reservation_label: None,
         }
     }
 
@@ -112,6 +127,7 @@ impl DisruptionFacts {
             node: Arc::clone(node),
             claim,
             standing,
+            health: Health::default(),
         }
     }
 }

@@ -60,16 +60,12 @@ impl Controller {
 fn refuse_what_is_missing(options: &Options) -> Result<(), CliError> {
     let gates = &options.feature_gates;
     let missing = [
-        ("the feature gate NodeRepair", gates.node_repair),
         ("the feature gate NodeOverlay", gates.node_overlay),
         ("the feature gate CapacityBuffer", gates.capacity_buffer),
-        ("the feature gate TerminateFirstDrift", gates.terminate_first_drift),
-        ("the feature gate TerminateFirstRepair", gates.terminate_first_repair),
         (
             "the feature gate PodDeletionCostManagement",
             gates.pod_deletion_cost_management,
         ),
-        ("--legacy-node-repair", options.legacy_node_repair),
         ("--ignore-dra-requests=false", !options.ignore_dra_requests),
     ];
     match missing.iter().find(|(_, asked_for)| *asked_for) {
@@ -157,10 +153,10 @@ mod tests {
     fn a_feature_that_is_missing_is_refused_by_name() {
         check("", None);
         check(
-            "SpotToSpotConsolidation=true,StaticCapacity=true,ReservedCapacity=true",
+            "SpotToSpotConsolidation=true,StaticCapacity=true,ReservedCapacity=true,NodeRepair=true,\
+             TerminateFirstDrift=true,TerminateFirstRepair=true",
             None,
         );
-        check("NodeRepair=true", Some("NodeRepair"));
         check("PodDeletionCostManagement=true", Some("PodDeletionCostManagement"));
     }
 }

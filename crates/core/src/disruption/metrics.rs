@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use karpenter_engine::disruption::{Budgets, Command, Method};
+use karpenter_engine::disruption::{Budgets, Command, Decision, Method};
 
 use crate::metrics::{Counter, DURATION_BUCKETS, Gauge, Histogram, Registry};
 
@@ -11,6 +11,7 @@ pub(super) struct DisruptionMetrics {
     evaluation: Histogram<2>,
     decisions: Counter<3>,
     decisions_by_pool: Counter<4>,
+    terminate_first: Counter<3>,
     eligible: Gauge<1>,
     timeouts: Counter<1>,
     failed_validations: Counter<1>,
@@ -39,6 +40,11 @@ impl DisruptionMetrics {
                 "karpenter_voluntary_disruption_decisions_by_nodepool_total",
                 "Disruption commands that were started, once for each NodePool that they touch.",
                 ["nodepool", "decision", "reason", "consolidation_type"],
+            ),
+            terminate_first: registry.counter(
+                "karpenter_voluntary_disruption_terminate_first_decisions_total",
+                "Nodes that were let go before their replacement came, and why.",
+                ["nodepool", "reason", "terminate_first_reason"],
             ),
             eligible: registry.gauge(
                 "karpenter_voluntary_disruption_eligible_nodes",
@@ -118,6 +124,12 @@ impl DisruptionMetrics {
         for pool in pools {
             self.decisions_by_pool
                 .inc([pool, decision, reason(method), method.consolidation_type()]);
+            if let Some(why) = command
+                .terminate_first
+                .filter(|_| command.decision() == Decision::TerminateFirst)
+            {
+                self.terminate_first.inc([pool, reason(method), why.as_str()]);
+            }
         }
     }
 
@@ -165,8 +177,9 @@ impl DisruptionMetrics {
 /// The metric's spelling of a reason: lower case.
 pub(super) fn reason(method: Method) -> &'static str {
     match method {
+        Method::Repair => "unhealthy",
         Method::Emptiness => "empty",
-        Method::Drift => "drifted",
+        Method::StaticDrift | Method::Drift => "drifted",
         Method::MultiNodeConsolidation | Method::SingleNodeConsolidation => "underutilized",
     }
 }

@@ -5,22 +5,29 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Instant;
 
+use futures::future::join_all;
 use jiff::{SignedDuration, Timestamp};
 use karpenter_api::node_pool::ConsolidationPolicy;
 use karpenter_engine::disruption::balanced::Totals;
-use karpenter_engine::disruption::candidate::{Blocked, Candidate};
+use karpenter_engine::disruption::blocked::Blocked;
+use karpenter_engine::disruption::candidate::Candidate;
 use karpenter_engine::disruption::consolidation::{multi, single};
 use karpenter_engine::disruption::emptiness::Constrained;
 use karpenter_engine::disruption::rehearsal::Rehearsal;
-use karpenter_engine::disruption::{Budgets, Command, Fleet, Method, drift, emptiness, forecast};
+use karpenter_engine::disruption::repair::{self, Breaker};
+use karpenter_engine::disruption::{
+    Budgets, Command, Decision, Fleet, Method, drift, emptiness, forecast, static_drift,
+};
 use parking_lot::Mutex;
 
 use super::metrics::DisruptionMetrics;
 use super::queue::Queue;
+use super::repair::Repairs;
 use super::{fleet, marks, report, validation};
 use crate::context::Context;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::provisioning::without_blocking;
+use crate::reboot::request::{self, Commitment};
 use crate::runner::{Controller, Next, Runnable, Singleton};
 
 /// How long a search may take. Ours needs a fraction of a second for a thousand nodes; the limits are for what nobody
@@ -30,12 +37,18 @@ const SINGLE_NODE_LIMIT: SignedDuration = SignedDuration::from_mins(3);
 const POLL: SignedDuration = SignedDuration::from_secs(10);
 const NOT_SYNCED: SignedDuration = SignedDuration::from_secs(1);
 
-/// The `disruption` controller.
-pub(super) fn controller(ctx: &Context, metrics: Arc<DisruptionMetrics>, queue: Queue) -> Runnable {
+/// The `disruption` controller. Without `repairs`, broken nodes are left alone.
+pub(super) fn controller(
+    ctx: &Context,
+    metrics: Arc<DisruptionMetrics>,
+    queue: Queue,
+    repairs: Option<Repairs>,
+) -> Runnable {
     let disruption = Disruption {
         ctx: ctx.clone(),
         metrics,
         queue,
+        repairs,
         memory: Mutex::default(),
     };
     Controller::new(&ctx.runner, "disruption").runs_singleton(disruption)
@@ -47,6 +60,7 @@ pub struct Disruption {
     ctx: Context,
     metrics: Arc<DisruptionMetrics>,
     queue: Queue,
+    repairs: Option<Repairs>,
     memory: Mutex<Memory>,
 }
 
@@ -62,8 +76,8 @@ struct Memory {
 /// What a method came to.
 #[derive(Debug)]
 enum Found {
-    /// Carry this out.
-    Command(Box<Command>),
+    /// Carry these out.
+    Commands(Vec<Command>),
     /// Nothing; look again when the cluster changes.
     Nothing,
     /// Nothing, but not because there is nothing: look again next time.
@@ -77,6 +91,9 @@ impl Singleton for Disruption {
         }
         marks::sweep(&self.ctx, &self.queue.machines()).await?;
         for method in Method::ORDER {
+            if method == Method::Repair && self.repairs.is_none() {
+                continue;
+            }
             if self.run(method).await? {
                 return Ok(Next::After(SignedDuration::ZERO));
             }
@@ -96,11 +113,11 @@ impl Disruption {
 
     async fn try_method(&self, method: Method) -> Result<bool> {
         let state = self.ctx.state.consolidation_state();
-        let uses_marker = method != Method::Drift;
+        let uses_marker = !method.consolidation_type().is_empty();
         if uses_marker && self.memory.lock().consolidated.get(&method) == Some(&state) {
             return Ok(false);
         }
-        let fleet = fleet::build(&self.ctx, &self.queue.machines()).await;
+        let fleet = fleet::build(&self.ctx, &self.queue.machines(), self.repairs.as_ref()).await;
         let survey = forecast::survey(&fleet, method);
         for (node, blocked) in &survey.blocked {
             report::blocked(&self.ctx, node, blocked);
@@ -113,9 +130,12 @@ impl Disruption {
         self.metrics.budgets(&budgets);
         report::exhausted_budgets(&self.ctx, &budgets);
 
+        if method == Method::Repair {
+            return self.repair(&fleet, survey.candidates, &budgets).await;
+        }
         let found = without_blocking(|| self.search(method, &fleet, survey, &mut budgets));
-        let command = match found {
-            Found::Command(command) => *command,
+        let commands = match found {
+            Found::Commands(commands) => commands,
             Found::NotYet => return Ok(false),
             Found::Nothing => {
                 if uses_marker {
@@ -125,32 +145,99 @@ impl Disruption {
             }
         };
         if matches!(method, Method::MultiNodeConsolidation | Method::SingleNodeConsolidation) {
-            self.metrics.moved(&command, |pool| policy_name(&fleet, pool));
-            report::found(&self.ctx, &command);
-            report::approved(&self.ctx, &command);
+            for command in &commands {
+                self.metrics.moved(command, |pool| policy_name(&fleet, pool));
+                report::found(&self.ctx, command);
+                report::approved(&self.ctx, command);
+            }
         }
-        let command = match method {
-            Method::Drift => command,
+        let commands = match method {
+            Method::Repair | Method::StaticDrift | Method::Drift => commands,
             Method::Emptiness | Method::MultiNodeConsolidation | Method::SingleNodeConsolidation => {
-                let validated = validation::validate(&self.ctx, &self.metrics, &self.queue.machines(), command).await;
-                match validated {
-                    Ok(command) => command,
-                    Err((command, invalid)) => {
-                        tracing::debug!(
-                            command = report::summary(&command),
-                            reason = invalid.as_str(),
-                            "abandoned"
-                        );
-                        if method != Method::Emptiness {
-                            report::rejected(&self.ctx, &command, invalid.as_str());
-                        }
-                        return Ok(false);
+                self.validated(commands).await
+            }
+        };
+        self.start(commands).await
+    }
+
+    /// The commands that are still a good idea after a second look.
+    async fn validated(&self, commands: Vec<Command>) -> Vec<Command> {
+        let mut valid = Vec::new();
+        for command in commands {
+            match validation::validate(&self.ctx, &self.metrics, &self.queue.machines(), command).await {
+                Ok(command) => valid.push(command),
+                Err((command, invalid)) => {
+                    tracing::debug!(
+                        command = report::summary(&command),
+                        reason = invalid.as_str(),
+                        "abandoned"
+                    );
+                    if command.method != Method::Emptiness {
+                        report::rejected(&self.ctx, &command, invalid.as_str());
                     }
                 }
             }
-        };
-        self.queue.start(command).await?;
+        }
+        valid
+    }
+
+    /// Starts all commands at once; one that cannot be started does not keep the others.
+    async fn start(&self, commands: Vec<Command>) -> Result<bool> {
+        if commands.is_empty() {
+            return Ok(false);
+        }
+        let started = join_all(commands.into_iter().map(|command| self.queue.start(command))).await;
+        Error::all(started.into_iter().filter_map(Result::err).collect())?;
         Ok(true)
+    }
+
+    /// Treats the most urgent node that can be treated now.
+    async fn repair(&self, fleet: &Fleet, mut candidates: Vec<Candidate>, budgets: &Budgets) -> Result<bool> {
+        repair::order(fleet, &mut candidates);
+        let breaker = Breaker::of(fleet);
+        while !candidates.is_empty() {
+            let found = without_blocking(|| {
+                let mut rehearsal = Rehearsal::new(fleet);
+                let attempt = |candidate: &Candidate| repair::attempt(&mut rehearsal, candidate, &breaker, budgets);
+                self.first(fleet, candidates.iter().cloned(), attempt)
+            });
+            let Found::Commands(commands) = found else {
+                return Ok(false);
+            };
+            let reboot = commands.iter().find(|command| command.decision() == Decision::Reboot);
+            let Some(reboot) = reboot else {
+                return self.start(commands).await;
+            };
+            if self.commit_reboot(reboot).await? {
+                return self.start(commands).await;
+            }
+            // Somebody else was faster; the candidates before it were looked at already.
+            let after = candidates
+                .iter()
+                .position(|candidate| candidate.name() == reboot.candidates[0].name());
+            candidates.drain(..=after.unwrap_or(candidates.len() - 1));
+        }
+        Ok(false)
+    }
+
+    async fn commit_reboot(&self, command: &Command) -> Result<bool> {
+        let (Some(candidate), Some(ailment), Some(repairs)) =
+            (command.candidates.first(), &command.ailment, &self.repairs)
+        else {
+            return Ok(false);
+        };
+        let bound = command
+            .drain_bound(candidate)
+            .or(candidate.claim.termination_grace_period);
+        let message = format!(
+            "condition {}={} ({})",
+            ailment.condition, ailment.status, ailment.reason
+        );
+        let commitment = request::commit(&self.ctx, &candidate.claim.name, bound, &message).await?;
+        if commitment == Commitment::Committed {
+            repairs.reboot_requested(&candidate.claim.uid, self.ctx.clock.now());
+        }
+        Ok(commitment == Commitment::Committed)
     }
 
     fn search(&self, method: Method, fleet: &Fleet, survey: forecast::Survey, budgets: &mut Budgets) -> Found {
@@ -179,6 +266,17 @@ impl Disruption {
                     found => found,
                 }
             }
+            Method::Repair => Found::Nothing,
+            Method::StaticDrift => {
+                let (commands, refused) = static_drift::compute(fleet, candidates, budgets);
+                for (node, blocked) in &refused {
+                    report::blocked(&self.ctx, node, blocked);
+                }
+                match commands.is_empty() {
+                    true => Found::NotYet,
+                    false => Found::Commands(commands),
+                }
+            }
             Method::Drift => {
                 drift::order(&mut candidates);
                 let attempt = |candidate: &Candidate| drift::attempt(&mut rehearsal, candidate, budgets);
@@ -195,7 +293,7 @@ impl Disruption {
                 });
                 let attempt = |candidate: &Candidate| single::attempt(&mut rehearsal, candidate, &totals, budgets);
                 let found = self.first(fleet, in_time, attempt);
-                if matches!(found, Found::Command(_)) {
+                if matches!(found, Found::Commands(_)) {
                     return found;
                 }
                 self.memory.lock().unseen = unseen;
@@ -217,7 +315,7 @@ impl Disruption {
         let mut constrained = false;
         for candidate in candidates {
             match attempt(&candidate) {
-                Ok(command) => return Found::Command(Box::new(command)),
+                Ok(command) => return Found::Commands(vec![command]),
                 Err(reason) => {
                     constrained |= matches!(reason, Blocked::BudgetUsedUp { .. });
                     if let Blocked::NotWorthIt { pool, score } = &reason {
@@ -243,7 +341,7 @@ fn policy_name<'a>(fleet: &'a Fleet, pool: &str) -> &'a str {
 
 fn found((command, constrained): (Option<Command>, Constrained)) -> Found {
     match (command, constrained) {
-        (Some(command), _) => Found::Command(Box::new(command)),
+        (Some(command), _) => Found::Commands(vec![command]),
         (None, Constrained::ByBudget) => Found::NotYet,
         (None, Constrained::No) => Found::Nothing,
     }

@@ -9,25 +9,26 @@ use std::time::Duration;
 
 use futures::future::join_all;
 use jiff::{SignedDuration, Timestamp};
-use karpenter_api::NodeClaim;
 use karpenter_api::conditions::StatusConditions;
 use karpenter_api::node_claim::condition;
 use karpenter_api::node_pool::ConsolidationPolicy;
-use karpenter_engine::disruption::{Candidate, Command, Method};
+use karpenter_api::{NodeClaim, NodePool};
+use karpenter_engine::disruption::{Candidate, Command, Decision, Method};
 use karpenter_engine::plan::PlannedClaim;
 use kube::ResourceExt;
 use parking_lot::Mutex;
 
 use super::metrics::{DisruptionMetrics, reason};
-use super::{marks, report};
-use crate::claim_creation::{ClaimCreator, planned_claim};
+use super::{marks, repair, report};
+use crate::claim_creation::{ClaimCreator, planned_claim, static_claim};
 use crate::claims;
 use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::events::{self, Regarding};
 use crate::metrics::shared::Disrupted;
 use crate::runner::{Backoff, Bucket, Controller, Handle, Next, RateLimit, ReconcileKey, Runnable};
-use crate::state::Machine;
+use crate::state::{Cluster, Machine};
+use crate::static_capacity::provisioning::node_limit;
 
 const RETRY: SignedDuration = SignedDuration::from_secs(1);
 
@@ -129,8 +130,20 @@ impl Queue {
             )));
         }
         report::log_start(&command);
+        if command.decision() == Decision::Reboot {
+            // The reboot controller has it in hand already.
+            self.metrics.started(&command);
+            for candidate in &command.candidates {
+                if let Some(claim) = self.machine(candidate).and_then(|machine| machine.claim) {
+                    self.count(&command, candidate, &claim);
+                }
+            }
+            return Ok(());
+        }
+        let slots = self.reserve(&command)?;
         self.mark(&mut command).await?;
         let replacements = self.launch(&command).await?;
+        drop(slots);
         // Not before the replacements exist: provisioning would see pods without a place and buy a second time.
         self.ctx.state.mark_for_deletion(provider_ids(&command));
         self.expect_pods(&command);
@@ -147,6 +160,24 @@ impl Queue {
         Ok(())
     }
 
+    /// Takes a slot in every static pool that is to get one more node.
+    fn reserve(&self, command: &Command) -> Result<Slots> {
+        let mut slots = Slots {
+            state: self.ctx.state.clone(),
+            pools: Vec::new(),
+        };
+        for name in &command.from_template {
+            let limit = self.ctx.pools.named(name).map_or(0, |pool| node_limit(&pool));
+            if self.ctx.state.slots.reserve(name, limit, 1) == 0 {
+                return Err(Error::failed(format!(
+                    "limits.nodes of NodePool {name} leaves no room for a replacement any more"
+                )));
+            }
+            slots.pools.push(name.clone());
+        }
+        Ok(slots)
+    }
+
     /// A command with replacements needs every candidate marked; one without goes on with those that could be.
     async fn mark(&self, command: &mut Command) -> Result<()> {
         let reason = command.method.reason().as_str();
@@ -161,7 +192,18 @@ impl Queue {
         let mut marked = Vec::new();
         for (candidate, outcome) in std::mem::take(&mut command.candidates).into_iter().zip(outcomes) {
             match outcome {
-                Ok(()) => marked.push(candidate),
+                Ok(()) => {
+                    if self
+                        .ctx
+                        .pools
+                        .named(&candidate.pool)
+                        .is_some_and(|pool| pool.is_static())
+                    {
+                        let slots = &self.ctx.state.slots;
+                        slots.pending_disruption(&candidate.pool, &candidate.claim.name);
+                    }
+                    marked.push(candidate);
+                }
                 Err(error) => {
                     tracing::error!(Node = candidate.name(), %error, "could not mark a node for disruption");
                     failure = Some(error);
@@ -170,26 +212,46 @@ impl Queue {
         }
         command.candidates = marked;
         match failure {
-            Some(error) if !command.replacements.is_empty() || command.candidates.is_empty() => Err(error),
+            Some(error) if command.replacement_count() > 0 || command.candidates.is_empty() => Err(error),
             _ => Ok(()),
         }
     }
 
     async fn launch(&self, command: &Command) -> Result<Vec<Replacement>> {
-        let creating = command
-            .replacements
-            .iter()
-            .map(|planned| self.launch_one(planned, command.method));
-        join_all(creating).await.into_iter().collect()
+        let planned = join_all(
+            command
+                .replacements
+                .iter()
+                .map(|planned| self.launch_one(planned, command.method)),
+        );
+        let from_template = join_all(
+            command
+                .from_template
+                .iter()
+                .map(|pool| self.launch_from_template(pool, command.method)),
+        );
+        let (planned, from_template) = futures::join!(planned, from_template);
+        planned.into_iter().chain(from_template).collect()
+    }
+
+    async fn launch_from_template(&self, pool: &str, method: Method) -> Result<Replacement> {
+        let claim = static_claim(&*self.pool(pool)?, &self.ctx.rules);
+        let created = self.creator.create(&claim, &[], reason(method)).await?;
+        Ok(Replacement {
+            name: created.name_any(),
+            initialized: false,
+        })
+    }
+
+    fn pool(&self, name: &str) -> Result<Arc<NodePool>> {
+        self.ctx
+            .pools
+            .named(name)
+            .ok_or_else(|| Error::failed(format!("NodePool {name} is gone, not creating a replacement of it")))
     }
 
     async fn launch_one(&self, planned: &PlannedClaim, method: Method) -> Result<Replacement> {
-        let name = &planned.node_pool.name;
-        let Some(pool) = self.ctx.pools.named(name) else {
-            return Err(Error::failed(format!(
-                "NodePool {name} is gone, not creating a replacement of it"
-            )));
-        };
+        let pool = self.pool(&planned.node_pool.name)?;
         let claim = planned_claim(&pool, planned, &self.ctx.rules);
         // Pods that still run on a candidate come back under another name; only those that wait already are promised.
         let waiting: Vec<_> = planned
@@ -258,7 +320,10 @@ impl Queue {
             }
             let claim = self.machine(candidate).and_then(|machine| machine.claim);
             if let Some(claim) = claim.filter(|claim| !claim.is_terminating()) {
-                self.ctx.claim_writer.delete(&claim).await?;
+                // Counted from here on: the time that the replacement took to come up is not the pods' loss.
+                let bound = running.command.drain_bound(candidate);
+                let deadline = bound.map(|bound| repair::deadline(self.ctx.clock.now(), bound));
+                self.ctx.claim_writer.delete_by(&claim, deadline).await?;
                 report::terminating(&self.ctx, candidate, running.command.method);
                 self.count(&running.command, candidate, &claim);
             }
@@ -289,6 +354,22 @@ impl Queue {
             .pods()
             .iter()
             .filter(|pod| karpenter_engine::disruption::pods::is_reschedulable(pod));
+        if let Some(ailment) = &command.ailment {
+            let unhealthy = Disrupted {
+                termination_mode: match command.drain_bound(candidate) {
+                    None => disrupted.termination_mode,
+                    Some(bound) if bound > SignedDuration::ZERO => "eventual",
+                    Some(_) => "forceful",
+                },
+                ..disrupted.clone()
+            };
+            let image = claim.status.as_ref().and_then(|status| status.image_id.as_deref());
+            self.ctx.metrics.shared.unhealthy_nodeclaim_disrupted(
+                &ailment.condition,
+                &unhealthy,
+                image.unwrap_or_default(),
+            );
+        }
         self.ctx.metrics.shared.nodeclaim_disrupted(&disrupted);
         self.ctx
             .metrics
@@ -352,6 +433,21 @@ impl ReconcileKey<String> for Queue {
         }
         self.running.lock().insert(id, running);
         Ok(Next::After(RETRY))
+    }
+}
+
+/// Slots of static pools, given back when the nodes they were taken for exist, or will not.
+#[derive(Debug)]
+struct Slots {
+    state: Arc<Cluster>,
+    pools: Vec<String>,
+}
+
+impl Drop for Slots {
+    fn drop(&mut self) {
+        for pool in &self.pools {
+            self.state.slots.release(pool, 1);
+        }
     }
 }
 

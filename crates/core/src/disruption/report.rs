@@ -1,7 +1,7 @@
 //! Tells users what disruption decided about their nodes, and why it left others alone.
 
 use karpenter_engine::disruption::balanced::THRESHOLD;
-use karpenter_engine::disruption::{Blocked, Budgets, Candidate, Command, Method};
+use karpenter_engine::disruption::{Blocked, Budgets, Candidate, Command, Method, RepairAction};
 
 use crate::context::Context;
 use crate::events::{self, Regarding};
@@ -32,6 +32,14 @@ pub(super) fn blocked(ctx: &Context, node: &str, blocked: &Blocked) {
     let Some(machine) = ctx.state.machine_of_node(node) else {
         return;
     };
+    if let Blocked::TooManyUnhealthy { pool, .. } = blocked {
+        let pool = ctx.pools.named(pool).map(|pool| Regarding::of(&*pool));
+        for object in objects(&machine).into_iter().chain(pool) {
+            ctx.events
+                .publish(events::node_repair_blocked(object, &blocked.to_string()));
+        }
+        return;
+    }
     for object in objects(&machine) {
         let event = match is_about_consolidation(blocked) {
             true => events::unconsolidatable(object, &blocked.to_string()),
@@ -87,10 +95,11 @@ pub(super) fn summary(command: &Command) -> String {
         nodes.join(", "),
         pools.into_iter().collect::<Vec<_>>().join(", "),
     );
-    if !command.replacements.is_empty() {
-        text += &format!(", {} replacement(s)", command.replacements.len());
+    if command.replacement_count() > 0 {
+        text += &format!(", {} replacement(s)", command.replacement_count());
     }
-    if command.savings != 0.0 && command.method != Method::Drift {
+    let is_about_money = !command.method.consolidation_type().is_empty();
+    if command.savings != 0.0 && is_about_money {
         text += &format!(", saves ${:.2} per hour", command.savings);
     }
     text
@@ -172,9 +181,21 @@ pub(super) fn log_start(command: &Command) {
         command = summary(command),
         decision = command.decision().as_str(),
         "disrupted-node-count" = nodes.len(),
-        "replacement-node-count" = command.replacements.len(),
+        "replacement-node-count" = command.replacement_count(),
         "pod-count" = pods,
         "disrupted-nodes" = nodes.join("; "),
         "disrupting node(s)"
     );
+    if let Some(ailment) = &command.ailment {
+        tracing::info!(
+            condition = ailment.condition,
+            status = ailment.status,
+            reason = ailment.reason,
+            fallback = ailment.by_fallback,
+            "reboot-escalated" = ailment.action == RepairAction::ReplaceAfterReboots,
+            "eligible-at" = %ailment.eligible_at,
+            "termination-grace-period" = ailment.drain_bound.map(|bound| bound.to_string()),
+            "repairing node"
+        );
+    }
 }

@@ -42,9 +42,9 @@ pub(super) async fn validate(
     mut command: Command,
 ) -> Result<Command, (Command, Invalid)> {
     ctx.clock.sleep(DELAY).await;
-    let now = fleet::build(ctx, queued).await;
+    let now = fleet::build(ctx, queued, None).await;
     let verdict = match command.method {
-        Method::Drift => Ok(()),
+        Method::Repair | Method::StaticDrift | Method::Drift => Ok(()),
         Method::Emptiness => still_empty(&now, &mut command, metrics),
         Method::MultiNodeConsolidation | Method::SingleNodeConsolidation => still_consolidates(&now, &command, metrics),
     };

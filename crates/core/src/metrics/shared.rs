@@ -9,6 +9,7 @@ pub struct SharedMetrics {
     nodeclaims_terminated: Counter<3>,
     nodeclaims_disrupted: Counter<5>,
     pods_disruption_initiated: Counter<5>,
+    nodeclaims_unhealthy_disrupted: Counter<5>,
 }
 
 /// The labels of a disruption: why, from which pool, under which policy, and how its pods are treated.
@@ -68,6 +69,11 @@ impl SharedMetrics {
                 "Pods that have to move because their node is disrupted.",
                 disruption,
             ),
+            nodeclaims_unhealthy_disrupted: registry.counter(
+                "karpenter_nodeclaims_unhealthy_disrupted_total",
+                "NodeClaims that were disrupted because their node is broken.",
+                ["condition", "nodepool", "capacity_type", "image_id", "termination_mode"],
+            ),
         }
     }
 
@@ -94,6 +100,32 @@ impl SharedMetrics {
     pub fn pods_disruption_initiated(&self, disrupted: &Disrupted<'_>, pods: usize) {
         self.pods_disruption_initiated.add(disrupted.labels(), pods as u64);
     }
+
+    /// A NodeClaim was disrupted because of this condition of its node.
+    pub fn unhealthy_nodeclaim_disrupted(&self, condition: &str, disrupted: &Disrupted<'_>, image: &str) {
+        self.nodeclaims_unhealthy_disrupted.inc([
+            &snake_case(condition),
+            disrupted.nodepool,
+            disrupted.capacity_type,
+            image,
+            disrupted.termination_mode,
+        ]);
+    }
+}
+
+/// `KernelDeadlock` as `kernel_deadlock`.
+fn snake_case(camel: &str) -> String {
+    let mut snake = String::with_capacity(camel.len() + 4);
+    let mut before = None;
+    for letter in camel.chars() {
+        let begins_word = letter.is_uppercase() && before.is_some_and(|before: char| before.is_lowercase());
+        if begins_word {
+            snake.push('_');
+        }
+        snake.extend(letter.to_lowercase());
+        before = Some(letter);
+    }
+    snake
 }
 
 /// Whether a NodeClaim keeps its pool's minimum variety of instance types.

@@ -29,6 +29,8 @@ pub struct SlotCounts {
     pub deleting: usize,
     /// Chosen to be replaced; their replacement does not exist yet.
     pub pending_disruption: usize,
+    /// Slots that are taken for NodeClaims yet to be created.
+    pub reserved: usize,
 }
 
 impl PoolSlots {
@@ -41,6 +43,7 @@ impl PoolSlots {
                 active: slots.active.len(),
                 deleting: slots.deleting.len(),
                 pending_disruption: slots.pending_disruption.len(),
+                reserved: slots.reserved,
             })
     }
 

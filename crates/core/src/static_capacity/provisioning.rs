@@ -101,7 +101,8 @@ impl StaticProvisioning {
     }
 }
 
-fn node_limit(pool: &NodePool) -> usize {
+/// How many nodes `limits.nodes` allows.
+pub(crate) fn node_limit(pool: &NodePool) -> usize {
     let limit = pool.spec.limits.as_ref().and_then(|limits| limits.get(NODES));
     limit.map_or(usize::MAX, |limit| usize::try_from(limit.value()).unwrap_or(0))
 }
@@ -119,7 +120,8 @@ mod tests {
                     SlotCounts {
                         active,
                         deleting,
-                        pending_disruption
+                        pending_disruption,
+                        reserved: 0,
                     }
                 ),
                 expected

@@ -24,6 +24,7 @@ pub(crate) struct Cluster {
     pub(crate) cloud: FakeProvider,
     pub(crate) ctx: Context,
     agent: String,
+    tune: fn(&mut Options),
     tasks: JoinSet<()>,
 }
 
@@ -70,6 +71,11 @@ impl Cluster {
 
     /// Like [`Cluster::start`], with a cloud that is prepared before anything runs.
     pub(crate) async fn start_with(prepare: impl FnOnce(&FakeProvider)) -> Self {
+        Self::start_tuned(prepare, |_| ()).await
+    }
+
+    /// Like [`Cluster::start_with`], with options that differ from the defaults.
+    pub(crate) async fn start_tuned(prepare: impl FnOnce(&FakeProvider), tune: fn(&mut Options)) -> Self {
         let sandbox = Sandbox::builder().api_server_only().start();
         for crd in crd::all() {
             sandbox.apply(&crd.to_yaml()).unwrap();
@@ -80,12 +86,13 @@ impl Cluster {
         let objects = sandbox.objects();
         cloud.on_boot(move |machine| join(&objects, machine));
         prepare(&cloud);
-        let ctx = context(&sandbox, &cloud, "karpenter-0");
+        let ctx = context(&sandbox, &cloud, "karpenter-0", tune);
         let mut cluster = Self {
             sandbox,
             cloud,
             ctx,
             agent: "karpenter-0".to_owned(),
+            tune,
             tasks: JoinSet::new(),
         };
         cluster.run().await;
@@ -114,7 +121,7 @@ impl Cluster {
         self.tasks.abort_all();
         while self.tasks.join_next().await.is_some() {}
         self.agent.push('\'');
-        self.ctx = context(&self.sandbox, &self.cloud, &self.agent);
+        self.ctx = context(&self.sandbox, &self.cloud, &self.agent, self.tune);
         self.run().await;
     }
 
@@ -181,6 +188,61 @@ impl Cluster {
              status: {{phase: Running, startTime: '2026-01-01T00:00:00Z', conditions: [{{type: Ready, status: 'True'}}]}}}}"
         ))
         .await;
+    }
+
+    /// Lets the pool `default` launch nodes, with these fields of `spec.disruption`.
+    pub(crate) async fn open_pool(&self, disruption: serde_json::Value) {
+        let spec = json!({"spec": {"limits": null, "disruption": disruption}});
+        self.objects().patch::<NodePool>("", "default", &spec).unwrap();
+        self.sandbox.settle().await;
+    }
+
+    /// The Node of a claim.
+    pub(crate) fn node_of(&self, claim: &str) -> Node {
+        let status = self.get_claim(claim).unwrap().status.unwrap();
+        self.objects().get("", &status.node_name.unwrap()).unwrap()
+    }
+
+    /// A running pod on the node of a claim that asks for `cpu`, with more fields of metadata.
+    pub(crate) async fn pod_on(&self, claim: &str, name: &str, cpu: &str, metadata: &str) {
+        let node = self.node_of(claim).metadata.name.unwrap();
+        self.apply(&format!(
+            "{{apiVersion: v1, kind: Pod, metadata: {{name: {name}, namespace: default, labels: {{app: {name}}}, {metadata}}}, \
+             spec: {{nodeName: {node}, containers: [{{name: c, image: i, resources: {{requests: {{cpu: '{cpu}'}}}}}}]}}, \
+             status: {{phase: Running, startTime: '2026-01-01T00:00:00Z', conditions: [{{type: Ready, status: 'True'}}]}}}}"
+        ))
+        .await;
+    }
+
+    /// Every claim that there is, except those named.
+    pub(crate) fn claims_but(&self, known: &[&str]) -> Vec<NodeClaim> {
+        let mut claims: Vec<NodeClaim> = self.objects().list("");
+        claims.retain(|claim| !known.contains(&claim.metadata.name.as_deref().unwrap()));
+        claims
+    }
+
+    /// The node of a claim is Ready, and has one more condition since now.
+    pub(crate) async fn set_condition(&self, claim: &str, condition: &str, status: &str, reason: &str) {
+        let name = self.node_of(claim).metadata.name.unwrap();
+        let now = self.ctx.clock.now().to_string();
+        let conditions = json!([
+            {"type": "Ready", "status": "True", "reason": "KubeletReady", "message": ""},
+            {"type": condition, "status": status, "reason": reason, "message": "", "lastTransitionTime": now},
+        ]);
+        self.objects()
+            .patch_status::<Node>("", &name, &json!({"status": {"conditions": conditions}}))
+            .unwrap();
+        self.sandbox.settle().await;
+    }
+
+    pub(crate) fn is_leaving(&self, claim: &str) -> bool {
+        self.get_claim(claim).is_none_or(|claim| claim.is_terminating())
+    }
+
+    /// Whether the node of a claim carries a taint.
+    pub(crate) fn is_tainted(&self, claim: &str, key: &str) -> bool {
+        let spec = self.node_of(claim).spec.unwrap_or_default();
+        spec.taints.iter().flatten().any(|taint| taint.key == key)
     }
 
     pub(crate) fn get_pod(&self, name: &str) -> Option<Pod> {
@@ -253,11 +315,12 @@ impl Cluster {
     }
 }
 
-fn context(sandbox: &Sandbox, cloud: &FakeProvider, agent: &str) -> Context {
+fn context(sandbox: &Sandbox, cloud: &FakeProvider, agent: &str, tune: fn(&mut Options)) -> Context {
     let clock = clock(sandbox);
     let cloud: Arc<dyn CloudProvider> = Arc::new(cloud.clone());
     let mut options = Options::default();
     options.feature_gates.static_capacity = true;
+    tune(&mut options);
     Context::new(
         sandbox.client_as(agent),
         clock.clone(),

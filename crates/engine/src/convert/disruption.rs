@@ -4,10 +4,11 @@ use k8s_openapi::api::policy::v1::PodDisruptionBudget as KubeBudget;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use karpenter_api::conditions::StatusConditions;
 use karpenter_api::node_claim::condition;
+use karpenter_api::resources::NODES;
 use karpenter_api::{NodeClaim, NodePool};
 
 use super::selector::label_selector;
-use crate::disruption::{ClaimFacts, PodDisruptionBudget, PoolPolicy};
+use crate::disruption::{ClaimFacts, FixedSize, PodDisruptionBudget, PoolPolicy};
 
 /// What a claim says about its own disruption.
 pub fn claim_disruption(claim: &NodeClaim) -> ClaimFacts {
@@ -41,17 +42,31 @@ pub fn claim_disruption(claim: &NodeClaim) -> ClaimFacts {
     }
 }
 
-/// What a pool says about disrupting its nodes.
+/// What a pool says about disrupting its nodes. How many nodes a static pool has is for the caller to fill in.
 pub fn pool_policy(pool: &NodePool, tracked_cost: f64, has_instance_types: bool) -> PoolPolicy {
     let disruption = &pool.spec.disruption;
     PoolPolicy {
-        is_static: pool.is_static(),
+        fixed: fixed_size(pool),
         consolidation_policy: disruption.consolidation_policy,
         consolidate_after: disruption.consolidate_after.as_duration(),
         budgets: disruption.budgets.clone(),
         tracked_cost,
         has_instance_types,
     }
+}
+
+fn fixed_size(pool: &NodePool) -> Option<FixedSize> {
+    let replicas = usize::try_from(pool.spec.replicas?).unwrap_or(0);
+    let limit = pool.spec.limits.as_ref().and_then(|limits| limits.get(NODES));
+    Some(FixedSize {
+        replicas,
+        limit: limit.map_or(usize::MAX, |limit| usize::try_from(limit.value()).unwrap_or(0)),
+        active: 0,
+        pending_disruption: 0,
+        deleting: 0,
+        reserved: 0,
+        refills: pool.is_ready() && pool.metadata.deletion_timestamp.is_none(),
+    })
 }
 
 /// A budget that evictions must keep. Without a status it allows nothing: its controller has not looked at it yet.

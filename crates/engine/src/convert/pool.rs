@@ -31,7 +31,7 @@ pub fn node_pool(rules: &LabelRules, pool: &KubePool, hash: String) -> Result<No
             kind: class.kind.clone(),
             name: class.name.clone(),
         },
-        is_static: pool.is_static(),
+        seeds_claims: !pool.is_static(),
         hash,
     })
 }

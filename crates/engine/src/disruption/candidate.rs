@@ -1,13 +1,13 @@
 //! Which nodes may be disrupted at all, and the first reason why a node may not (disruption.md §1.7).
 
-use std::fmt;
 use std::sync::Arc;
 
 use karpenter_api::labels;
 use karpenter_api::node_pool::ConsolidationPolicy;
 
+use super::blocked::Blocked;
 use super::fleet::{ClaimFacts, Fleet, Member, PoolPolicy};
-use super::pdb::Refusal;
+use super::repair::Ailment;
 use super::{cost, pods, price};
 use crate::model::{InstanceType, Lifecycle, Node, Pod};
 
@@ -18,6 +18,8 @@ pub enum Class {
     Graceful,
     /// Drift: a blocking pod keeps the node unless a termination grace period bounds the drain.
     Eventual,
+    /// Repair: the node is broken, so what its owner or its pods wish counts less.
+    Repair,
 }
 
 /// A node that a method may consider.
@@ -32,41 +34,9 @@ pub struct Candidate {
     pub price: f64,
     /// What moving its pods costs; at most [`cost::NODE`] when there is nothing to move.
     pub rescheduling_cost: f64,
-}
-
-/// Why a node stays. The sentence is what users read in events, `simulate` and `explain`.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Blocked {
-    AlreadyDisrupting,
-    Unmanaged,
-    NoNode,
-    Rebooting,
-    Leaving,
-    NotRegistered,
-    NotInitialized,
-    Nominated,
-    DoNotDisrupt,
-    NoPoolLabel,
-    PoolNotFound(String),
-    ProtectedPod(String),
-    PodBudget { pod: String, refusal: Refusal },
-    // What only some methods mind.
-    StaticPool,
-    ConsolidationDisabled,
-    BufferPods,
-    OnlyWhenEmpty,
-    UnknownInstanceType,
-    MissingLabel(&'static str),
-    NotConsolidatableYet,
-    NotDrifted,
-    BudgetUsedUp { pool: String, reason: &'static str },
-    CannotReschedule(String),
-    TooManyReplacements(usize),
-    NothingCheaper,
-    MinValuesUnmet,
-    SpotToSpotDisabled,
-    TooFewSpotTypes { needed: usize, found: usize },
-    NotWorthIt { pool: String, score: f64 },
+    /// The pod that stands in the way, where the class does not mind.
+    pub obstacle: Option<Box<Blocked>>,
+    pub ailment: Option<Arc<Ailment>>,
 }
 
 impl Candidate {
@@ -75,6 +45,9 @@ impl Candidate {
         let standing = &member.standing;
         if standing.queued {
             return Err(Blocked::AlreadyDisrupting);
+        }
+        if class == Class::Repair && member.claim.is_some() && member.pool().is_none() {
+            return Err(Blocked::NoPoolLabel);
         }
         let Some(claim) = &member.claim else {
             return Err(Blocked::Unmanaged);
@@ -88,16 +61,19 @@ impl Candidate {
         if standing.leaving || standing.instance_terminating {
             return Err(Blocked::Leaving);
         }
-        match member.node.lifecycle {
-            Lifecycle::Unmanaged | Lifecycle::Initialized => {}
-            Lifecycle::Launched => return Err(Blocked::NotRegistered),
-            Lifecycle::Registered => return Err(Blocked::NotInitialized),
-        }
-        if standing.nominated {
-            return Err(Blocked::Nominated);
-        }
-        if standing.do_not_disrupt {
-            return Err(Blocked::DoNotDisrupt);
+        match (member.node.lifecycle, class) {
+            (Lifecycle::Launched, _) => return Err(Blocked::NotRegistered),
+            // Provisioning keeps nominating a node that does not come up while pods wait for it: that must not hide it
+            // from repair.
+            (Lifecycle::Registered, Class::Repair) => {}
+            (Lifecycle::Registered, Class::Graceful | Class::Eventual) => return Err(Blocked::NotInitialized),
+            (Lifecycle::Unmanaged | Lifecycle::Initialized, _) if standing.nominated => return Err(Blocked::Nominated),
+            (Lifecycle::Unmanaged | Lifecycle::Initialized, Class::Repair) => {}
+            (Lifecycle::Unmanaged | Lifecycle::Initialized, Class::Graceful | Class::Eventual) => {
+                if standing.do_not_disrupt {
+                    return Err(Blocked::DoNotDisrupt);
+                }
+            }
         }
         let Some(pool) = member.pool() else {
             return Err(Blocked::NoPoolLabel);
@@ -106,12 +82,19 @@ impl Candidate {
             Some(policy) if policy.has_instance_types => {}
             _ => return Err(Blocked::PoolNotFound(pool.to_owned())),
         }
-        if let Err(blocked) = check_pods(fleet, &member.node)
-            && (class == Class::Graceful || claim.termination_grace_period.is_none())
-        {
-            return Err(blocked);
+        let obstacle = check_pods(fleet, &member.node).err();
+        let minds = match class {
+            Class::Graceful => true,
+            Class::Eventual => claim.termination_grace_period.is_none(),
+            Class::Repair => false,
+        };
+        if let Some(blocked) = obstacle.as_ref().filter(|_| minds) {
+            return Err(blocked.clone());
         }
-        Ok(Candidate::build(fleet, &member.node, claim, pool))
+        let mut candidate = Candidate::build(fleet, &member.node, claim, pool);
+        candidate.obstacle = obstacle.map(Box::new);
+        candidate.ailment = member.health.ailment.clone();
+        Ok(candidate)
     }
 
     fn build(fleet: &Fleet, node: &Arc<Node>, claim: &Arc<ClaimFacts>, pool: &str) -> Candidate {
@@ -131,6 +114,8 @@ impl Candidate {
             instance_type,
             price,
             rescheduling_cost: cost::rescheduling(node, fleet.gates.deletion_cost),
+            obstacle: None,
+            ailment: None,
         }
     }
 
@@ -169,10 +154,30 @@ impl Candidate {
             .expect("a candidate's pool is known: Candidate::of checked it")
     }
 
+    /// All pods that would need another place, whether they can be evicted now or not: a bounded drain ends with them gone.
+    pub fn reschedulable_pods(&self) -> impl Iterator<Item = &Arc<Pod>> {
+        self.node.pods().iter().filter(|pod| pods::is_reschedulable(pod))
+    }
+
+    /// Whether repair may take it (disruption.md §8.4).
+    pub fn check_repair(&self, member: &Member) -> Result<(), Blocked> {
+        let Some(ailment) = &self.ailment else {
+            return Err(Blocked::Healthy);
+        };
+        if member.health.do_not_repair {
+            return Err(Blocked::DoNotRepair);
+        }
+        let is_bounded = ailment.drain_bound.is_some() || self.claim.termination_grace_period.is_some();
+        match &self.obstacle {
+            Some(obstacle) if !is_bounded => Err((**obstacle).clone()),
+            _ => Ok(()),
+        }
+    }
+
     /// Whether emptiness may take it (disruption.md §3.1).
     pub fn check_emptiness(&self, fleet: &Fleet, member: &Member) -> Result<(), Blocked> {
         let policy = self.policy(fleet);
-        if policy.is_static {
+        if policy.is_static() {
             return Err(Blocked::StaticPool);
         }
         if policy.consolidate_after.is_none() {
@@ -193,7 +198,7 @@ impl Candidate {
     /// Whether consolidation may move its pods (disruption.md §3.4). Empty nodes are emptiness's business.
     pub fn check_consolidation(&self, fleet: &Fleet) -> Result<(), Blocked> {
         let policy = self.policy(fleet);
-        if policy.is_static {
+        if policy.is_static() {
             return Err(Blocked::StaticPool);
         }
         if self.instance_type.is_none() {
@@ -232,104 +237,4 @@ fn check_pods(fleet: &Fleet, node: &Node) -> Result<(), Blocked> {
         }
     }
     Ok(())
-}
-
-// === impl Blocked ===
-
-impl Blocked {
-    /// Whether users get an event about it; the rest is ordinary life.
-    pub fn is_worth_an_event(&self) -> bool {
-        !matches!(
-            self,
-            Blocked::AlreadyDisrupting
-                | Blocked::Unmanaged
-                | Blocked::StaticPool
-                | Blocked::NotConsolidatableYet
-                | Blocked::NotDrifted
-                | Blocked::NotWorthIt { .. }
-                | Blocked::BudgetUsedUp { .. }
-        )
-    }
-}
-
-impl fmt::Display for Blocked {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Blocked::AlreadyDisrupting => f.write_str("a disruption of this node is under way"),
-            Blocked::Unmanaged => f.write_str("Karpenter does not manage this node: it has no NodeClaim"),
-            Blocked::NoNode => f.write_str("the NodeClaim has no Node yet"),
-            Blocked::Rebooting => f.write_str("the node is rebooting"),
-            Blocked::Leaving => f.write_str("the node is already being deleted"),
-            Blocked::NotRegistered => f.write_str("the node has not registered yet"),
-            Blocked::NotInitialized => f.write_str("the node is not initialized yet"),
-            Blocked::Nominated => f.write_str("the node is nominated for a pending pod"),
-            Blocked::DoNotDisrupt => f.write_str("the node has the annotation karpenter.sh/do-not-disrupt"),
-            Blocked::NoPoolLabel => f.write_str("the node has no karpenter.sh/nodepool label"),
-            Blocked::PoolNotFound(pool) => {
-                write!(
-                    f,
-                    "NodePool {pool} does not exist, or no instance types are known for it"
-                )
-            }
-            Blocked::ProtectedPod(pod) => write!(f, "pod {pod} has do-not-disrupt"),
-            Blocked::PodBudget {
-                pod,
-                refusal: Refusal::Exhausted(budget),
-            } => {
-                write!(f, "PodDisruptionBudget {budget} allows no eviction of pod {pod}")
-            }
-            Blocked::PodBudget {
-                pod,
-                refusal: Refusal::Several(budgets),
-            } => {
-                write!(
-                    f,
-                    "pod {pod} is covered by several PodDisruptionBudgets ({}), so it cannot be evicted",
-                    budgets.join(", ")
-                )
-            }
-            Blocked::StaticPool => f.write_str("its NodePool is static"),
-            Blocked::ConsolidationDisabled => f.write_str("its NodePool has consolidateAfter: Never"),
-            Blocked::BufferPods => f.write_str("it holds capacity for a CapacityBuffer"),
-            Blocked::OnlyWhenEmpty => f.write_str("its NodePool consolidates only empty nodes, and pods run on it"),
-            Blocked::UnknownInstanceType => {
-                f.write_str("its instance type is not known, so nothing cheaper can be looked for")
-            }
-            Blocked::MissingLabel(key) => write!(f, "it has no label {key}, so its price is not known"),
-            Blocked::NotConsolidatableYet => f.write_str("pods came or went less than consolidateAfter ago"),
-            Blocked::NotDrifted => f.write_str("it has not drifted"),
-            Blocked::BudgetUsedUp { pool, reason } => {
-                write!(
-                    f,
-                    "the disruption budget of NodePool {pool} allows no more nodes for reason {reason} now"
-                )
-            }
-            Blocked::CannotReschedule(why) => write!(f, "its pods would not fit elsewhere: {why}"),
-            Blocked::TooManyReplacements(count) => {
-                write!(
-                    f,
-                    "its pods would need {count} new nodes, and one node is replaced by at most one"
-                )
-            }
-            Blocked::NothingCheaper => f.write_str("no cheaper instance type holds its pods"),
-            Blocked::MinValuesUnmet => {
-                f.write_str("too few cheaper instance types are left for the NodePool's minValues")
-            }
-            Blocked::SpotToSpotDisabled => {
-                f.write_str("replacing spot by cheaper spot needs the feature gate SpotToSpotConsolidation")
-            }
-            Blocked::TooFewSpotTypes { needed, found } => {
-                write!(
-                    f,
-                    "replacing spot by spot needs {needed} cheaper instance types, and there are {found}"
-                )
-            }
-            Blocked::NotWorthIt { pool, score } => {
-                write!(
-                    f,
-                    "the saving is too small for the pods it would move: score {score:.2} of at least 0.50 (NodePool {pool} is Balanced)"
-                )
-            }
-        }
-    }
 }

@@ -10,7 +10,8 @@ use std::sync::Arc;
 use karpenter_api::labels;
 use karpenter_api::requirement::{Requirement, Requirements, Undefined};
 
-use super::candidate::{Blocked, Candidate};
+use super::blocked::Blocked;
+use super::candidate::Candidate;
 use super::command::{Command, Method};
 use super::fleet::{Fleet, SpotToSpot};
 use super::price;
@@ -59,12 +60,10 @@ fn command(
 ) -> Command {
     let candidates = candidates.iter().map(|candidate| (*candidate).clone()).collect();
     Command {
-        method,
-        candidates,
         replacements,
         savings,
-        scores: Vec::new(),
         plan,
+        ..Command::delete(method, candidates)
     }
 }
 

@@ -1,9 +1,11 @@
 //! Nodes that no longer match what was asked for are replaced, empty ones first (disruption.md §3.2).
 
+use super::blocked::Blocked;
 use super::budget::Budgets;
-use super::candidate::{Blocked, Candidate};
+use super::candidate::Candidate;
 use super::command::{Command, Method};
-use super::rehearsal::{Destinations, Rehearsal};
+use super::rehearsal::{Moving, Rehearsal};
+use super::terminate_first;
 
 /// Empty nodes first (else pods of one drifted node would move to the next), then whoever drifted first.
 pub fn order(candidates: &mut [Candidate]) {
@@ -24,23 +26,31 @@ pub fn attempt(rehearsal: &mut Rehearsal<'_>, candidate: &Candidate, budgets: &B
             reason: budgets.reason.as_str(),
         });
     }
-    let outcome = rehearsal.without(&[candidate], Destinations::Any);
-    if let Some(stranded) = outcome.stranded() {
-        return Err(Blocked::CannotReschedule(stranded));
-    }
-    let mut plan = outcome.plan;
-    let replacements = std::mem::take(&mut plan.claims);
+    swap(rehearsal, candidate, Method::Drift)
+}
+
+/// Replaces one node by whatever its pods need, however many nodes and at whatever price.
+pub(super) fn swap(rehearsal: &mut Rehearsal<'_>, candidate: &Candidate, method: Method) -> Result<Command, Blocked> {
+    let (moving, gate) = match method {
+        Method::Repair => (Moving::All, rehearsal.fleet().gates.repair),
+        _ => (Moving::CanLeave, rehearsal.fleet().gates.drift),
+    };
+    let (mut plan, terminate_first) = terminate_first::rehearse(rehearsal, candidate, moving, gate)?;
+    let replacements = match terminate_first {
+        None => std::mem::take(&mut plan.claims),
+        // Provisioning launches what is needed once the slot is free.
+        Some(_) => Vec::new(),
+    };
     let price: f64 = replacements
         .iter()
         .filter_map(|claim| claim.cheapest.as_ref())
         .map(|cheapest| cheapest.price)
         .sum();
     Ok(Command {
-        method: Method::Drift,
-        candidates: vec![candidate.clone()],
         replacements,
+        terminate_first,
         savings: candidate.price - price,
-        scores: Vec::new(),
         plan,
+        ..Command::delete(method, vec![candidate.clone()])
     })
 }

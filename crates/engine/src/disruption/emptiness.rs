@@ -4,7 +4,6 @@ use super::budget::Budgets;
 use super::candidate::Candidate;
 use super::command::{Command, Method};
 use super::consolidation::by_savings;
-use crate::plan::Plan;
 
 /// The one command that removes every empty candidate within budget, and whether a budget kept some.
 pub fn compute(mut candidates: Vec<Candidate>, budgets: &mut Budgets) -> (Option<Command>, Constrained) {
@@ -17,12 +16,8 @@ pub fn compute(mut candidates: Vec<Candidate>, budgets: &mut Budgets) -> (Option
     }
     let savings = candidates.iter().map(|candidate| candidate.price).sum();
     let command = Command {
-        method: Method::Emptiness,
-        candidates,
-        replacements: Vec::new(),
         savings,
-        scores: Vec::new(),
-        plan: Plan::default(),
+        ..Command::delete(Method::Emptiness, candidates)
     };
     (Some(command), constrained)
 }

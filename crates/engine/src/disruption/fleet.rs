@@ -8,6 +8,7 @@ use karpenter_api::budget::Budget;
 use karpenter_api::node_pool::ConsolidationPolicy;
 
 use super::pdb::PodDisruptionBudgets;
+use super::repair::Ailment;
 use crate::model::{Node, Snapshot};
 
 /// One consistent view for one pass. Cheap to clone.
@@ -19,6 +20,8 @@ pub struct Fleet {
     pub pools: Arc<BTreeMap<String, PoolPolicy>>,
     pub pod_budgets: Arc<PodDisruptionBudgets>,
     pub gates: Gates,
+    /// The node label that names a capacity reservation, where the provider has such.
+    pub reservation_label: Option<String>,
 }
 
 /// Feature gates that change what disruption may do.
@@ -26,6 +29,20 @@ pub struct Fleet {
 pub struct Gates {
     pub spot_to_spot: SpotToSpot,
     pub deletion_cost: DeletionCost,
+    /// The `TerminateFirstDrift` gate.
+    pub drift: Swap,
+    /// The `TerminateFirstRepair` gate.
+    pub repair: Swap,
+}
+
+/// What may happen to a node whose replacement finds no room beside it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Swap {
+    /// It stays until there is room.
+    #[default]
+    ReplaceFirst,
+    /// It may go first, so that its replacement takes its place.
+    TerminateFirst,
 }
 
 /// The `SpotToSpotConsolidation` gate.
@@ -52,6 +69,18 @@ pub struct Member {
     pub node: Arc<Node>,
     pub claim: Option<Arc<ClaimFacts>>,
     pub standing: Standing,
+    pub health: Health,
+}
+
+/// What the provider's repair policies make of a node.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Health {
+    /// It has a condition that some policy names, tolerated still or not: what the circuit breaker counts.
+    pub is_unhealthy: bool,
+    /// What is to be done about it now.
+    pub ailment: Option<Arc<Ailment>>,
+    /// Annotation `karpenter.sh/do-not-repair: "true"` on the node.
+    pub do_not_repair: bool,
 }
 
 /// What a NodeClaim says about itself that matters for disruption.
@@ -97,7 +126,8 @@ pub struct Standing {
 /// What a NodePool says about disrupting its nodes. Pools that are not here are unknown or unmanaged.
 #[derive(Debug, Clone)]
 pub struct PoolPolicy {
-    pub is_static: bool,
+    /// Set for a pool with a fixed number of nodes (`spec.replicas`).
+    pub fixed: Option<FixedSize>,
     pub consolidation_policy: ConsolidationPolicy,
     /// `None` is `Never`.
     pub consolidate_after: Option<SignedDuration>,
@@ -108,11 +138,52 @@ pub struct PoolPolicy {
     pub has_instance_types: bool,
 }
 
+/// How many nodes a static pool has, is losing and is about to get.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FixedSize {
+    /// `spec.replicas`.
+    pub replicas: usize,
+    /// `spec.limits.nodes`.
+    pub limit: usize,
+    /// Here to stay.
+    pub active: usize,
+    /// Chosen to be replaced; the replacement does not exist yet.
+    pub pending_disruption: usize,
+    pub deleting: usize,
+    /// Slots taken for nodes that are not created yet.
+    pub reserved: usize,
+    /// Ready and not being deleted: a node that goes is made up for.
+    pub refills: bool,
+}
+
 // === impl Fleet ===
 
 impl Fleet {
     pub fn now(&self) -> Timestamp {
         self.snapshot.options.now
+    }
+}
+
+// === impl PoolPolicy ===
+
+impl PoolPolicy {
+    pub fn is_static(&self) -> bool {
+        self.fixed.is_some()
+    }
+}
+
+// === impl FixedSize ===
+
+impl FixedSize {
+    /// More nodes than replicas: the pool is about to lose some anyway.
+    pub fn is_scaling_down(&self) -> bool {
+        self.active + self.pending_disruption > self.replicas
+    }
+
+    /// How many nodes the limit leaves room for.
+    pub fn room(&self) -> usize {
+        let taken = self.active + self.pending_disruption + self.deleting + self.reserved;
+        self.limit.saturating_sub(taken)
     }
 }
 

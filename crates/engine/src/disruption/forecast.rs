@@ -8,13 +8,15 @@ use karpenter_api::labels;
 use karpenter_api::requirement::Requirements;
 
 use super::balanced::Totals;
+use super::blocked::Blocked;
 use super::budget::Budgets;
-use super::candidate::{Blocked, Candidate, Class};
-use super::command::{Command, Method};
+use super::candidate::{Candidate, Class};
+use super::command::{Command, Decision, Method, TerminateFirst};
 use super::consolidation::{multi, single};
-use super::fleet::{ClaimFacts, Fleet, Member, Standing};
+use super::fleet::{ClaimFacts, Fleet, Health, Member, Standing};
 use super::rehearsal::Rehearsal;
-use super::{drift, emptiness};
+use super::repair::{self, Breaker};
+use super::{drift, emptiness, static_drift};
 use crate::model::{Labels, Lifecycle, Node};
 use crate::plan::PlannedClaim;
 
@@ -73,7 +75,8 @@ pub struct Survey {
 
 pub fn survey(fleet: &Fleet, method: Method) -> Survey {
     let class = match method {
-        Method::Drift => Class::Eventual,
+        Method::Repair => Class::Repair,
+        Method::StaticDrift | Method::Drift => Class::Eventual,
         Method::Emptiness | Method::MultiNodeConsolidation | Method::SingleNodeConsolidation => Class::Graceful,
     };
     let mut survey = Survey {
@@ -124,6 +127,19 @@ pub fn attempt(fleet: &Fleet, method: Method) -> Result<Command, Vec<(Arc<str>, 
         )
         .0
         .ok_or(blocked),
+        Method::Repair => {
+            repair::order(fleet, &mut candidates);
+            let breaker = Breaker::of(fleet);
+            first(candidates, blocked, |candidate| {
+                repair::attempt(&mut rehearsal, candidate, &breaker, &budgets)
+            })
+        }
+        Method::StaticDrift => {
+            let (commands, refused) = static_drift::compute(fleet, candidates, &budgets);
+            let mut blocked = blocked;
+            blocked.extend(refused);
+            commands.into_iter().next().ok_or(blocked)
+        }
         Method::Drift => {
             drift::order(&mut candidates);
             first(candidates, blocked, |candidate| {
@@ -143,9 +159,11 @@ pub fn attempt(fleet: &Fleet, method: Method) -> Result<Command, Vec<(Arc<str>, 
 fn suits(fleet: &Fleet, member: &Member, candidate: &Candidate, method: Method) -> Result<(), Blocked> {
     match method {
         Method::Emptiness => candidate.check_emptiness(fleet, member),
-        Method::Drift if candidate.policy(fleet).is_static => Err(Blocked::StaticPool),
-        Method::Drift if candidate.claim.drifted_since.is_none() => Err(Blocked::NotDrifted),
-        Method::Drift => Ok(()),
+        Method::Repair => candidate.check_repair(member),
+        Method::Drift if candidate.policy(fleet).is_static() => Err(Blocked::StaticPool),
+        Method::StaticDrift if !candidate.policy(fleet).is_static() => Err(Blocked::DynamicPool),
+        Method::Drift | Method::StaticDrift if candidate.claim.drifted_since.is_none() => Err(Blocked::NotDrifted),
+        Method::Drift | Method::StaticDrift => Ok(()),
         // An empty node is emptiness's, so that the budget for Empty applies.
         Method::MultiNodeConsolidation | Method::SingleNodeConsolidation if candidate.is_empty() => {
             Err(Blocked::NotConsolidatableYet)
@@ -182,8 +200,11 @@ fn by_node(fleet: &Fleet, blocked: Vec<(Arc<str>, Blocked)>) -> Vec<Stays> {
             continue;
         };
         let reasons = &mut nodes[at].1;
-        let is_news =
-            !matches!(reason, Blocked::NotDrifted | Blocked::NotConsolidatableYet) && !reasons.contains(&reason);
+        let is_ordinary = matches!(
+            reason,
+            Blocked::NotDrifted | Blocked::NotConsolidatableYet | Blocked::Healthy | Blocked::DynamicPool
+        );
+        let is_news = !is_ordinary && !reasons.contains(&reason);
         if is_news {
             reasons.push(reason);
         }
@@ -218,6 +239,12 @@ fn apply(fleet: &Fleet, command: &Command, step: usize) -> Fleet {
             &format!("replacement-{step}-{index}"),
         ));
     }
+    if is_refilled(command) {
+        members.extend(fleet.members.iter().filter_map(|member| {
+            let claim = member.claim.as_ref().filter(|_| gone.contains(&*member.node.name))?;
+            Some(renewed(member, claim, step))
+        }));
+    }
     members.sort_by(|a, b| a.node.name.cmp(&b.node.name));
     let mut after = fleet.clone();
     after.snapshot.nodes = members.iter().map(|member| Arc::clone(&member.node)).collect();
@@ -238,6 +265,33 @@ fn apply(fleet: &Fleet, command: &Command, step: usize) -> Fleet {
         .collect();
     after.members = members.into();
     after
+}
+
+/// A static pool makes up for the node, or the node itself comes back.
+fn is_refilled(command: &Command) -> bool {
+    match command.decision() {
+        Decision::Replace => !command.from_template.is_empty(),
+        Decision::TerminateFirst => command.terminate_first == Some(TerminateFirst::StaticAtLimit),
+        Decision::Reboot => true,
+        Decision::Delete => false,
+    }
+}
+
+/// The same node anew: up to date and healthy.
+fn renewed(member: &Member, claim: &ClaimFacts, step: usize) -> Member {
+    let mut node = (*member.node).clone();
+    node.name = format!("replacement-{step}").into();
+    let claim = ClaimFacts {
+        drifted_since: None,
+        drift_reason: None,
+        ..claim.clone()
+    };
+    Member {
+        node: Arc::new(node),
+        claim: Some(Arc::new(claim)),
+        standing: Standing::default(),
+        health: Health::default(),
+    }
 }
 
 /// The node that launching the replacement at its cheapest would give.
@@ -288,6 +342,7 @@ fn replacement_member(fleet: &Fleet, replacement: &PlannedClaim, name: &str) -> 
         node: Arc::new(node),
         claim: Some(Arc::new(claim)),
         standing: Standing::default(),
+        health: Health::default(),
     })
 }
 

@@ -8,7 +8,7 @@ use rustc_hash::FxHashSet;
 use super::candidate::Candidate;
 use super::fleet::{Fleet, Member};
 use super::pods;
-use crate::model::ReservedMode;
+use crate::model::{Pod, ReservedMode};
 use crate::plan::Plan;
 use crate::simulation::{Simulator, WhatIf};
 
@@ -29,6 +29,24 @@ pub enum Destinations {
     Any,
     /// Not to nodes where pods came or went lately: moves must not chase each other (disruption.md §10.3).
     Settled,
+}
+
+/// Which pods of the candidates need another place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Moving {
+    /// Those that can be evicted: room for a pod that may never leave would be waste.
+    CanLeave,
+    /// All of them: the drain is bounded, so they will leave.
+    All,
+}
+
+/// Which capacity the pods may be given.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Reserved {
+    /// Reservations where there is room, anything else otherwise.
+    OrOther,
+    /// Reservations only where they fit, with one more slot in this one: its holder is gone.
+    WithSlot(String),
 }
 
 /// Where everything would go.
@@ -60,18 +78,42 @@ impl<'a> Rehearsal<'a> {
 
     /// The plan for all pending pods and the candidates' pods, on what is left without the candidates.
     pub fn without(&mut self, candidates: &[&Candidate], destinations: Destinations) -> Outcome {
-        let pods = candidates
+        let moving = candidates
             .iter()
             .flat_map(|candidate| candidate.pods_to_move(self.fleet))
             .cloned()
             .collect();
+        self.ask(candidates, moving, destinations, &Reserved::OrOther)
+    }
+
+    /// As [`Rehearsal::without`] for one candidate whose pods may go to any node.
+    pub fn without_one(&mut self, candidate: &Candidate, moving: Moving, reserved: &Reserved) -> Outcome {
+        let pods = match moving {
+            Moving::CanLeave => candidate.pods_to_move(self.fleet).cloned().collect(),
+            Moving::All => candidate.reschedulable_pods().cloned().collect(),
+        };
+        self.ask(&[candidate], pods, Destinations::Any, reserved)
+    }
+
+    fn ask(
+        &mut self,
+        candidates: &[&Candidate],
+        pods: Vec<Arc<Pod>>,
+        destinations: Destinations,
+        reserved: &Reserved,
+    ) -> Outcome {
         let avoided_nodes = match destinations {
             Destinations::Any => Vec::new(),
             Destinations::Settled => self.unsettled.clone(),
         };
+        let (reserved_mode, reservation_credits) = match reserved {
+            Reserved::OrOther => (ReservedMode::Fallback, Vec::new()),
+            Reserved::WithSlot(id) => (ReservedMode::Strict, vec![(id.clone(), 1)]),
+        };
         let question = WhatIf {
             avoided_nodes,
-            reserved_mode: Some(ReservedMode::Fallback),
+            reserved_mode: Some(reserved_mode),
+            reservation_credits,
             ..WhatIf::without_nodes(candidates.iter().map(|candidate| &*candidate.node), pods)
         };
         let plan = self.simulator.run(&question);

@@ -8,8 +8,7 @@ use karpenter_api::resources::ResourceList;
 use super::Labels;
 use super::taint::Taint;
 
-/// A NodePool that may launch nodes: managed by this provider, ready, not deleting. Static pools (`replicas` set) belong
-/// in the input too (their nodes carry pods) but seed no claims.
+/// A NodePool of this provider. Those that launch nothing for pods belong in the input too: their nodes carry pods.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NodePool {
     pub name: String,
@@ -26,7 +25,8 @@ pub struct NodePool {
     /// `spec.limits`; the key `nodes` limits the number of nodes. Empty is unlimited.
     pub limits: ResourceList,
     pub node_class: NodeClassRef,
-    pub is_static: bool,
+    /// It may launch nodes for pods: ready, not being deleted, and not static (`replicas` set).
+    pub seeds_claims: bool,
     /// Hash of the template as read for this pass (`karpenter.sh/nodepool-hash`).
     pub hash: String,
 }

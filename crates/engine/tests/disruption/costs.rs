@@ -96,9 +96,7 @@ fn nodes_that_hold_buffer_capacity_or_belong_to_a_static_pool_are_not_emptied() 
         .node("a", "s2", &[])
         .standing(|standing| standing.holds_buffer_pods = true);
     assert_eq!(built.blocked(Method::Emptiness, "a"), Some(Blocked::BufferPods));
-    let built = fleet("s2")
-        .with_policy("default", |policy| policy.is_static = true)
-        .node("a", "s2", &[]);
+    let built = fleet("s2").fixed("default", 1, 9).node("a", "s2", &[]);
     assert_eq!(built.blocked(Method::Emptiness, "a"), Some(Blocked::StaticPool));
 }
 

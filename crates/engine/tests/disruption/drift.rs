@@ -61,7 +61,7 @@ fn a_budget_of_zero_stops_drift() {
 
 #[test]
 fn a_node_of_a_static_pool_is_not_this_methods_business() {
-    let built = fleet("d4").with_policy("default", |policy| policy.is_static = true);
+    let built = fleet("d4").fixed("default", 1, 9);
     let built = drifted(built.node("a", "d4", &["3"]), 5);
     assert_eq!(built.blocked(Method::Drift, "a"), Some(Blocked::StaticPool));
 }

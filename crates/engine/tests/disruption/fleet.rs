@@ -13,8 +13,8 @@ use karpenter_api::node_pool::ConsolidationPolicy;
 use karpenter_api::requirement::{Requirement, Requirements};
 use karpenter_api::resources::ResourceList;
 use karpenter_engine::disruption::{
-    Blocked, ClaimFacts, Command, Fleet, Gates, Member, Method, PodDisruptionBudget, PodDisruptionBudgets, PoolPolicy,
-    Standing, forecast,
+    Blocked, Budgets, ClaimFacts, Command, FixedSize, Fleet, Gates, Health, Member, Method, PodDisruptionBudget,
+    PodDisruptionBudgets, PoolPolicy, Standing, forecast, static_drift,
 };
 use karpenter_engine::model::{
     InstanceType, Labels, Lifecycle, Node, NodePool, Offering, Options, Overhead, Owner, Pod, PodPhase, PodSpec,
@@ -23,6 +23,9 @@ use karpenter_engine::model::{
 use karpenter_engine::{Catalog, PoolTypes};
 
 pub(crate) const NOW: &str = "2026-11-15T12:00:00Z";
+
+/// The label that names a reservation.
+pub(crate) const RESERVATION: &str = "test.sh/reservation-id";
 
 pub(crate) fn now() -> Timestamp {
     NOW.parse().unwrap()
@@ -70,11 +73,11 @@ impl Builder {
             startup_taints: Vec::new(),
             limits: ResourceList::default(),
             node_class: Default::default(),
-            is_static: false,
+            seeds_claims: true,
             hash: String::new(),
         };
         let policy = PoolPolicy {
-            is_static: false,
+            fixed: None,
             consolidation_policy: ConsolidationPolicy::WhenEmptyOrUnderutilized,
             consolidate_after: Some(SignedDuration::ZERO),
             budgets: vec![Budget {
@@ -135,6 +138,9 @@ impl Builder {
         node.node_pool = Some(pool.into());
         node.node_claim = Some(name.into());
         node.provider_id = Some(format!("test://{name}").into());
+        if capacity_type == labels::CAPACITY_TYPE_RESERVED {
+            Arc::make_mut(&mut node.labels).insert(RESERVATION.to_owned(), reservation(kind));
+        }
         node.lifecycle = Lifecycle::Initialized;
         for (nth, cpu) in pods.iter().enumerate() {
             let mut pod = pod(&format!("{name}-{nth}"), cpu);
@@ -157,6 +163,7 @@ impl Builder {
             node: Arc::new(node),
             claim: Some(Arc::new(claim)),
             standing: Standing::default(),
+            health: Health::default(),
         });
         self
     }
@@ -184,6 +191,28 @@ impl Builder {
         self
     }
 
+    pub(crate) fn health(mut self, change: impl FnOnce(&mut Health)) -> Builder {
+        change(&mut self.members.last_mut().unwrap().health);
+        self
+    }
+
+    /// Makes a pool static: `replicas` nodes, all of them here, with room for `limit`.
+    pub(crate) fn fixed(self, pool: &str, replicas: usize, limit: usize) -> Builder {
+        let mut built = self.with_policy(pool, |policy| {
+            policy.fixed = Some(FixedSize {
+                replicas,
+                limit,
+                active: replicas,
+                pending_disruption: 0,
+                deleting: 0,
+                reserved: 0,
+                refills: true,
+            });
+        });
+        built.pools.get_mut(pool).unwrap().0.seeds_claims = false;
+        built
+    }
+
     pub(crate) fn standing(mut self, change: impl FnOnce(&mut Standing)) -> Builder {
         change(&mut self.members.last_mut().unwrap().standing);
         self
@@ -207,7 +236,10 @@ impl Builder {
             pool: Arc::new(pool.clone()),
             instance_types: self.types.clone(),
         });
-        let catalog = Arc::new(Catalog::new(pools.collect(), LabelRules::default()));
+        let catalog = Arc::new(Catalog::new(
+            pools.collect(),
+            LabelRules::default().with_well_known(RESERVATION),
+        ));
         let mut snapshot = Snapshot::new(
             catalog,
             Options {
@@ -236,6 +268,7 @@ impl Builder {
             ),
             pod_budgets: Arc::new(PodDisruptionBudgets::new(self.budgets)),
             gates: self.gates,
+            reservation_label: Some(RESERVATION.to_owned()),
         }
     }
 
@@ -245,6 +278,18 @@ impl Builder {
             Ok(command) => words(&command),
             Err(_) => "nothing".to_owned(),
         }
+    }
+
+    /// All that static drift would do at once, in words, and what it refuses.
+    pub(crate) fn static_drift(self) -> (Vec<String>, Vec<Blocked>) {
+        let fleet = self.build();
+        let candidates = forecast::candidates(&fleet, Method::StaticDrift);
+        let budgets = Budgets::of(&fleet, Method::StaticDrift.reason());
+        let (commands, blocked) = static_drift::compute(&fleet, candidates, &budgets);
+        (
+            commands.iter().map(words).collect(),
+            blocked.into_iter().map(|(_, reason)| reason).collect(),
+        )
     }
 
     /// What a method holds against a node.
@@ -257,10 +302,18 @@ impl Builder {
     }
 }
 
+/// The reservation that a type `r…` is bought from.
+pub(crate) fn reservation(kind: &str) -> String {
+    format!("res-{kind}")
+}
+
 pub(crate) fn words(command: &Command) -> String {
     let mut nodes: Vec<&str> = command.candidates.iter().map(|candidate| candidate.name()).collect();
     nodes.sort_unstable();
     let mut text = format!("{} {}", command.decision().as_str(), nodes.join(", "));
+    for pool in &command.from_template {
+        text += &format!(" by the template of {pool}");
+    }
     for replacement in &command.replacements {
         let types: Vec<&str> = replacement
             .instance_types
@@ -300,8 +353,12 @@ pub(crate) fn pod(name: &str, cpu: &str) -> Pod {
     }
 }
 
-/// `s4` costs 4 on demand and 2 as spot; `d4` is on demand only; a trailing `!` means that none can be had.
+/// `s4` costs 4 on demand and 2 as spot; `d4` is on demand only; a trailing `!` means that none can be had. `r4*1` comes from
+/// the reservation `res-r4` only, which has one slot left.
 pub(crate) fn instance_type(name: &str) -> InstanceType {
+    let (name, slots) = name
+        .split_once('*')
+        .map_or((name, None), |(name, slots)| (name, Some(slots)));
     let (name, available) = name.strip_suffix('!').map_or((name, true), |name| (name, false));
     let cpus: f64 = name[1..].parse().unwrap();
     let offering = |capacity_type: &str, price: f64| Offering {
@@ -318,13 +375,19 @@ pub(crate) fn instance_type(name: &str) -> InstanceType {
         price_overlaid: false,
     };
     let mut offerings = vec![offering(labels::CAPACITY_TYPE_ON_DEMAND, cpus)];
+    let mut capacity_types = vec![labels::CAPACITY_TYPE_ON_DEMAND];
     if name.starts_with('s') {
         offerings.push(offering(labels::CAPACITY_TYPE_SPOT, cpus / 2.0));
+        capacity_types.push(labels::CAPACITY_TYPE_SPOT);
     }
-    let capacity_types: Vec<&str> = match offerings.len() {
-        1 => vec![labels::CAPACITY_TYPE_ON_DEMAND],
-        _ => vec![labels::CAPACITY_TYPE_ON_DEMAND, labels::CAPACITY_TYPE_SPOT],
-    };
+    if name.starts_with('r') {
+        let mut reserved = offering(labels::CAPACITY_TYPE_RESERVED, cpus / 1000.0);
+        reserved.reservation_capacity = slots.map_or(0, |slots| slots.parse().unwrap());
+        reserved
+            .requirements
+            .add(Requirement::within(RESERVATION, [reservation(name)]));
+        (offerings, capacity_types) = (vec![reserved], vec![labels::CAPACITY_TYPE_RESERVED]);
+    }
     InstanceType {
         name: name.to_owned(),
         requirements: [

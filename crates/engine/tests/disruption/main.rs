@@ -7,3 +7,6 @@ mod consolidation;
 mod costs;
 mod drift;
 mod fleet;
+mod repair;
+mod static_drift;
+mod terminate_first;

@@ -89,7 +89,7 @@ fn the_heavier_pool_is_asked_first() {
 #[test]
 fn a_static_pool_launches_nothing_but_its_nodes_are_used() {
     let mut fixed = pool("fixed");
-    fixed.is_static = true;
+    fixed.seeds_claims = false;
     let outcome = Cluster::of(fixed, shapes())
         .node(node("a", "zone-1"))
         .pods(pods(9, "web"))

@@ -100,7 +100,7 @@ pub(crate) fn pool(name: &str) -> NodePool {
         startup_taints: Vec::new(),
         limits: ResourceList::default(),
         node_class: NodeClassRef::default(),
-        is_static: false,
+        seeds_claims: true,
         hash: String::new(),
     }
 }

@@ -3,7 +3,7 @@
 use karpenter_api::{ResourceList, labels};
 use karpenter_engine::{
     Catalog, Plan,
-    disruption::{Command, Decision, Method, forecast::Forecast},
+    disruption::{Command, Method, forecast::Forecast},
     model::{Node, Snapshot},
     plan::{LaunchOffering, PlannedClaim},
 };
@@ -154,10 +154,13 @@ impl DisruptionCommand {
             savings_per_hour: money(command.savings),
             reason: match command.method {
                 Method::Emptiness => "nothing runs there that would be missed".to_owned(),
-                Method::Drift => drift_reasons(command),
-                Method::MultiNodeConsolidation | Method::SingleNodeConsolidation => match command.decision() {
-                    Decision::Delete => "its pods fit on the other nodes".to_owned(),
-                    Decision::Replace => "a cheaper node holds its pods".to_owned(),
+                Method::StaticDrift | Method::Drift => drift_reasons(command),
+                Method::Repair => command.ailment.as_ref().map_or_else(String::new, |ailment| {
+                    format!("{}={} ({})", ailment.condition, ailment.status, ailment.reason)
+                }),
+                Method::MultiNodeConsolidation | Method::SingleNodeConsolidation => match command.replacements.len() {
+                    0 => "its pods fit on the other nodes".to_owned(),
+                    _ => "a cheaper node holds its pods".to_owned(),
                 },
             },
         }

@@ -3,8 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::super::balanced::{THRESHOLD, Totals};
+use super::super::blocked::Blocked;
 use super::super::budget::Budgets;
-use super::super::candidate::{Blocked, Candidate};
+use super::super::candidate::Candidate;
 use super::super::command::{Command, Method};
 use super::super::rehearsal::Rehearsal;
 use super::{by_savings, compute};
