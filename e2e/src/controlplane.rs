@@ -98,6 +98,18 @@ impl ControlPlane {
         admin_client(&self.dir).await
     }
 
+    /// As [`Self::admin`], but a refusal reaches the caller instead of being tried again.
+    pub(crate) async fn plain_admin(&self) -> Result<Client> {
+        let mut config = admin_config(&self.dir).await?;
+        config.default_retry = false;
+        Ok(Client::try_from(config)?)
+    }
+
+    /// The kubeconfig of the user with all rights.
+    pub(crate) fn admin_kubeconfig(&self) -> PathBuf {
+        self.dir.join("admin.kubeconfig")
+    }
+
     /// What service accounts of the controller's namespace asked of the API server, one JSON record a line.
     pub(crate) fn audit_log(&self) -> PathBuf {
         self.dir.join("audit.log")
@@ -287,9 +299,12 @@ fn start_kwok(binary: &Binary, dir: &Path, ports: Ports) -> Result<Process> {
 }
 
 async fn admin_client(dir: &Path) -> Result<Client> {
+    Ok(Client::try_from(admin_config(dir).await?)?)
+}
+
+async fn admin_config(dir: &Path) -> Result<Config> {
     let kubeconfig = Kubeconfig::read_from(dir.join("admin.kubeconfig"))?;
-    let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
-    Ok(Client::try_from(config)?)
+    Ok(Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?)
 }
 
 async fn ready(client: &Client) -> bool {

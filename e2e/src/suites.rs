@@ -2,7 +2,9 @@
 
 mod availability;
 mod chart;
+mod behaviour;
 pub(crate) mod crds;
+mod kubectl;
 mod manifests;
 mod rbac;
 mod scale;
@@ -14,6 +16,8 @@ pub(crate) fn all() -> Vec<Suite> {
     vec![
         crds::suite(),
         chart::suite(),
+        behaviour::suite(),
+        kubectl::suite(),
         scenarios::suite(),
         availability::suite(),
         scale::suite(),

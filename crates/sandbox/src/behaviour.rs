@@ -4,6 +4,8 @@
 //! only, waits for conditions instead of sleeping, and names the section of `sandbox.md` that it proves. A test fails by
 //! panicking, as tests do.
 
+mod budgets;
+mod client;
 mod cluster;
 mod controllers;
 mod custom;
@@ -13,6 +15,7 @@ mod nodes;
 mod objects;
 mod patches;
 mod protocol;
+mod silence;
 mod watches;
 mod workloads;
 
@@ -59,9 +62,26 @@ impl Behaviour {
     ) -> Self {
         Self { name, section, run }
     }
+
+    /// Runs it in a namespace of its own, which is deleted afterwards.
+    ///
+    /// The client must not retry by itself (kube's default for clients made from a configuration): the suite checks refusals.
+    ///
+    /// # Errors
+    /// The text of the panic by which it failed.
+    pub async fn check(&self, client: Client, target: Target) -> Result<(), String> {
+        let cluster = Cluster::prepare(client, target, self.name).await;
+        let keep = cluster.clone();
+        let outcome = tokio::spawn((self.run)(cluster)).await;
+        keep.clean_up().await;
+        outcome.map_err(|error| match error.try_into_panic() {
+            Ok(panic) => panic_text(&*panic),
+            Err(error) => error.to_string(),
+        })
+    }
 }
 
-/// Every behaviour of the suite.
+/// Every behaviour of the suite that shows within seconds.
 pub fn all() -> Vec<Behaviour> {
     [
         protocol::ALL,
@@ -74,26 +94,24 @@ pub fn all() -> Vec<Behaviour> {
         controllers::ALL,
         nodes::ALL,
         workloads::ALL,
+        budgets::ALL,
+        client::ALL,
     ]
     .concat()
 }
 
+/// The behaviours that take a real cluster a minute or more; they may run beside each other.
+pub fn slow() -> Vec<Behaviour> {
+    silence::ALL.to_vec()
+}
+
 /// Runs the behaviours whose name contains `filter`; the names of those that failed, with their panics.
-///
-/// The client must not retry by itself (kube's default for clients made from a configuration): the suite checks refusals.
 pub async fn run(client: Client, target: Target, filter: &str) -> Vec<String> {
     let mut failures = Vec::new();
     for behaviour in all().into_iter().filter(|behaviour| behaviour.name.contains(filter)) {
-        let cluster = Cluster::prepare(client.clone(), target, behaviour.name).await;
-        let keep = cluster.clone();
-        if let Err(error) = tokio::spawn((behaviour.run)(cluster)).await {
-            let panic = match error.try_into_panic() {
-                Ok(panic) => panic_text(&*panic),
-                Err(error) => error.to_string(),
-            };
-            failures.push(format!("{} (§{}): {panic}", behaviour.name, behaviour.section));
+        if let Err(reason) = behaviour.check(client.clone(), target).await {
+            failures.push(format!("{} (§{}): {reason}", behaviour.name, behaviour.section));
         }
-        keep.clean_up().await;
     }
     failures
 }

@@ -12,6 +12,7 @@ mod error;
 mod format;
 mod jsonpath;
 mod lists;
+mod pattern;
 mod prune;
 mod schema;
 mod validate;

@@ -235,6 +235,19 @@ impl Store {
         self.progress.step();
     }
 
+    /// Makes room for a kind that is new; nothing happened to it before now.
+    pub(crate) fn open(&self, collection: &CollectionName) {
+        let mut state = self.state.write();
+        let revision = state.revision;
+        state
+            .collections
+            .entry(Arc::clone(collection))
+            .or_insert_with(|| Collection {
+                forgotten: revision,
+                ..Collection::default()
+            });
+    }
+
     /// Forgets all history, so that every older resourceVersion is expired.
     pub fn expire_history(&self) {
         let mut state = self.state.write();

@@ -1,6 +1,6 @@
 //! The behaviour suite on the sandbox: without a socket, and over TCP.
 
-use karpenter_sandbox::behaviour::{Target, run};
+use karpenter_sandbox::behaviour::{self, Target, run};
 use karpenter_sandbox::{Clock, Sandbox, Timing};
 use kube::{Client, Config};
 
@@ -11,10 +11,7 @@ fn filter() -> String {
 
 #[test]
 fn the_suite_is_as_long_as_it_was() {
-    assert!(
-        karpenter_sandbox::behaviour::all().len() >= 118,
-        "a module fell out of the suite"
-    );
+    assert!(behaviour::all().len() >= 159, "a module fell out of the suite");
 }
 
 fn assert_none(failures: &[String]) {
@@ -46,4 +43,20 @@ async fn the_sandbox_behaves_over_tcp() {
     config.default_retry = false;
     let client = Client::try_from(config).unwrap();
     assert_none(&run(client, Target::Sandbox, &filter()).await);
+}
+
+#[tokio::test]
+async fn the_sandbox_behaves_when_a_minute_passes() {
+    // Twenty times as fast as real time: what takes a real cluster a minute takes three seconds.
+    let sandbox = Sandbox::builder().clock(Clock::scaled(20.0)).start();
+    let checks = behaviour::slow().into_iter().map(|behaviour| {
+        let client = sandbox.client();
+        async move { (behaviour.name, behaviour.check(client, Target::Sandbox).await) }
+    });
+    let failures: Vec<String> = futures::future::join_all(checks)
+        .await
+        .into_iter()
+        .filter_map(|(name, outcome)| outcome.err().map(|reason| format!("{name}: {reason}")))
+        .collect();
+    assert_none(&failures);
 }

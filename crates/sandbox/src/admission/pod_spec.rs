@@ -147,6 +147,18 @@ fn container_errors<'a>(container: &'a Value, path: &str, names: &mut Vec<&'a st
     }
     for (name, request) in resources["requests"].as_object().into_iter().flatten() {
         let limit = &resources["limits"][name];
+        if !may_be_overcommitted(name) && limit.is_null() {
+            let why = "Limit must be set for non overcommitable resources";
+            errors.push(FieldError::required(format!("{path}.resources.limits"), why));
+        }
+        if !may_be_overcommitted(name) && limit.is_string() && limit != request {
+            let why = format!(
+                "must be equal to {name} limit of {}",
+                limit.as_str().unwrap_or_default()
+            );
+            errors.push(FieldError::invalid(format!("{path}.resources.requests"), request, &why));
+            continue;
+        }
         if let (Some(Some(request_amount)), Some(Some(limit_amount))) =
             (request.as_str().map(nanos), limit.as_str().map(nanos))
             && request_amount > limit_amount
@@ -158,6 +170,15 @@ fn container_errors<'a>(container: &'a Value, path: &str, names: &mut Vec<&'a st
             errors.push(FieldError::invalid(format!("{path}.resources.requests"), request, &why));
         }
     }
+}
+
+/// Devices and huge pages are given out whole: what is requested is also the limit.
+fn may_be_overcommitted(resource: &str) -> bool {
+    let native = match resource.split_once('/') {
+        None => true,
+        Some((domain, _)) => domain == "kubernetes.io" || domain.ends_with(".kubernetes.io"),
+    };
+    native && !resource.starts_with("hugepages-")
 }
 
 fn toleration_errors(toleration: &Value, path: &str, errors: &mut Vec<FieldError>) {

@@ -13,7 +13,10 @@ use serde_json::{Value, json};
 use super::Target;
 
 /// How long a test waits for anything, in real time.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The same for what takes a real cluster a minute, or two when it is busy.
+pub(super) const LONG_PATIENCE: Duration = Duration::from_secs(150);
 
 static CORNERS: AtomicU64 = AtomicU64::new(0);
 
@@ -177,7 +180,18 @@ impl Cluster {
 
     /// Waits until a GET answers as `condition` wants.
     pub async fn wait(&self, path: &str, what: &str, condition: impl Fn(&Answer) -> bool) -> Answer {
-        let deadline = tokio::time::Instant::now() + PATIENCE;
+        self.wait_within(PATIENCE, path, what, condition).await
+    }
+
+    /// As [`Self::wait`], for what takes longer.
+    pub async fn wait_within(
+        &self,
+        patience: Duration,
+        path: &str,
+        what: &str,
+        condition: impl Fn(&Answer) -> bool,
+    ) -> Answer {
+        let deadline = tokio::time::Instant::now() + patience;
         loop {
             let answer = self.get(path).await;
             if condition(&answer) {

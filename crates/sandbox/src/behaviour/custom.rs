@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::cluster::version;
-use super::{Cluster, behaviours};
+use super::{Answer, Cluster, behaviours};
 
 behaviours! {
     "3.1" => a_definition_adds_a_resource_and_takes_it_away,
@@ -19,6 +19,11 @@ behaviours! {
     "1.4" => custom_bodies_must_say_what_they_are,
     "2.6" => strategic_patches_are_not_for_custom_objects,
     "3.1" => definitions_are_checked,
+    "3.3" => basic_errors_hide_the_rules_and_others_do_not,
+    "3.4" => rules_that_can_not_be_evaluated_refuse,
+    "3.4" => rules_have_their_paths_and_reasons,
+    "3.3" => repeated_conditions_in_a_status_are_refused,
+    "3.1" => a_definition_may_come_back,
 }
 
 /// A definition with a bit of everything, in a group of the test's own.
@@ -49,6 +54,22 @@ fn definition(cluster: &Cluster) -> Value {
                         "x-kubernetes-validations": [{"rule": "self == oldSelf", "message": "fixed is immutable"}]},
                     "amount": {"anyOf": [{"type": "integer"}, {"type": "string"}], "x-kubernetes-int-or-string": true},
                     "replicas": {"type": "integer"},
+                    "tags": {"type": "object", "maxProperties": 2, "additionalProperties": {"type": "string", "maxLength": 20}},
+                    "when": {"type": "string", "format": "date-time"},
+                    "digits": {"type": "string", "pattern": "^\\d+$", "maxLength": 20},
+                    "terms": {
+                        "type": "array", "maxItems": 5, "minItems": 1,
+                        "items": {"type": "object", "required": ["key", "operator"], "properties": {
+                            "key": {"type": "string", "maxLength": 20,
+                                "x-kubernetes-validations": [
+                                    {"rule": "self != 'secret'", "message": "that key is restricted", "reason": "FieldValueForbidden"}]},
+                            "operator": {"type": "string", "maxLength": 20},
+                            "values": {"type": "array", "maxItems": 5, "items": {"type": "string", "maxLength": 20}}}},
+                        "x-kubernetes-validations": [
+                            {"rule": "self.all(x, x.operator == 'In' ? x.values.size() != 0 : true)", "message": "In needs values"},
+                            {"rule": "self.all(x, x.operator == 'Gt' ? int(x.values[0]) >= 0 : true)", "message": "Gt needs a number"},
+                        ],
+                    },
                 },
                 "x-kubernetes-validations": [
                     {"rule": "self.size != 13", "message": "thirteen is unlucky"},
@@ -56,6 +77,8 @@ fn definition(cluster: &Cluster) -> Value {
             },
             "status": {"type": "object", "properties": {
                 "replicas": {"type": "integer"}, "note": {"type": "string"},
+                "conditions": {"type": "array", "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"],
+                    "items": {"type": "object", "required": ["type"], "properties": {"type": {"type": "string"}}}},
             }},
         },
     });
@@ -85,7 +108,7 @@ fn group(cluster: &Cluster) -> String {
 const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
 
 /// Creates the definition and waits until it is served; the path of its objects.
-async fn establish(cluster: &Cluster) -> String {
+pub(super) async fn establish(cluster: &Cluster) -> String {
     cluster.post(DEFINITIONS, &definition(cluster)).await.expect_code(201);
     let own = format!("{DEFINITIONS}/widgets.{}", group(cluster));
     cluster
@@ -105,7 +128,7 @@ async fn establish(cluster: &Cluster) -> String {
     path
 }
 
-async fn forget(cluster: &Cluster) {
+pub(super) async fn forget(cluster: &Cluster) {
     cluster
         .delete(&format!("{DEFINITIONS}/widgets.{}", group(cluster)))
         .await
@@ -219,6 +242,42 @@ async fn every_keyword_has_its_refusal(cluster: Cluster) {
             "spec.items[1]",
             "FieldValueDuplicate",
             "Duplicate value",
+        ),
+        (
+            json!({"size": 1, "items": [{"key": "a"}, {"key": "b"}, {"key": "c"}, {"key": "d"}]}),
+            "spec.items",
+            "FieldValueTooMany",
+            "must have at most 3 items",
+        ),
+        (
+            json!({"size": 1, "tags": {"a": "", "b": "", "c": ""}}),
+            "spec.tags",
+            "FieldValueTooMany",
+            "must have at most 2 items",
+        ),
+        (
+            json!({"size": 1, "terms": []}),
+            "spec.terms",
+            "FieldValueInvalid",
+            "should have at least 1 items",
+        ),
+        (
+            json!({"size": 1, "when": "tomorrow"}),
+            "spec.when",
+            "FieldValueTypeInvalid",
+            "must be of type date-time",
+        ),
+        (
+            json!({"size": 1, "digits": "\u{664}\u{662}"}),
+            "spec.digits",
+            "FieldValueInvalid",
+            "should match '^\\d+$'",
+        ),
+        (
+            json!({"size": 1, "amount": 1.5}),
+            "<nil>",
+            "FieldValueInvalid",
+            "must validate at least one schema (anyOf)",
         ),
     ] {
         let refused = cluster.post(&path, &widget(&cluster, "a", spec.clone())).await;
@@ -455,4 +514,119 @@ async fn definitions_are_checked(cluster: Cluster) {
         .post(DEFINITIONS, &schemaless)
         .await
         .expect_status(422, "Invalid");
+}
+
+/// The causes of a refusal, as (field, message).
+fn causes(refused: &Answer) -> Vec<(String, String)> {
+    let status = refused.json();
+    let causes = status["details"]["causes"].as_array().cloned().unwrap_or_default();
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    causes
+        .iter()
+        .map(|cause| (text(&cause["field"]), text(&cause["message"])))
+        .collect()
+}
+
+async fn basic_errors_hide_the_rules_and_others_do_not(cluster: Cluster) {
+    let path = establish(&cluster).await;
+    let basic = widget(&cluster, "a", json!({"size": 13, "colour": "Green"}));
+    let refused = cluster.post(&path, &basic).await;
+    refused.expect_status(422, "Invalid");
+    let found = causes(&refused);
+    assert!(
+        found.iter().any(|(field, message)| field == "<nil>"
+            && message.contains("some validation rules were not checked because the object was invalid")),
+        "{found:?}"
+    );
+    assert!(!refused.text.contains("thirteen"), "{found:?}");
+    let other = widget(&cluster, "a", json!({"size": 13, "name": "ABC"}));
+    let refused = cluster.post(&path, &other).await;
+    refused.expect_status(422, "Invalid");
+    let found = causes(&refused);
+    assert!(found.iter().any(|(field, _)| field == "spec.name"), "{found:?}");
+    assert!(
+        found.iter().any(|(_, message)| message.contains("thirteen is unlucky")),
+        "{found:?}"
+    );
+    forget(&cluster).await;
+}
+
+async fn rules_that_can_not_be_evaluated_refuse(cluster: Cluster) {
+    let path = establish(&cluster).await;
+    for (term, text) in [
+        (
+            json!({"key": "a", "operator": "In"}),
+            "no such key: values evaluating rule: In needs values",
+        ),
+        (
+            json!({"key": "a", "operator": "Gt", "values": ["abc"]}),
+            "type conversion error from 'string' to 'int' evaluating rule: Gt needs a number",
+        ),
+        (json!({"key": "a", "operator": "In", "values": []}), "In needs values"),
+    ] {
+        let refused = cluster
+            .post(&path, &widget(&cluster, "a", json!({"size": 1, "terms": [term]})))
+            .await;
+        refused.expect_status(422, "Invalid");
+        let found = causes(&refused);
+        assert!(
+            found
+                .iter()
+                .any(|(field, message)| field == "spec.terms" && message.contains(text)),
+            "{text}: {found:?}"
+        );
+    }
+    forget(&cluster).await;
+}
+
+async fn rules_have_their_paths_and_reasons(cluster: Cluster) {
+    let path = establish(&cluster).await;
+    let terms = json!([{"key": "a", "operator": "Exists"}, {"key": "secret", "operator": "Exists"}]);
+    let refused = cluster
+        .post(&path, &widget(&cluster, "a", json!({"size": 1, "terms": terms})))
+        .await;
+    let message = refused.expect_status(422, "Invalid");
+    assert!(
+        message.contains("spec.terms[1].key: Forbidden: that key is restricted"),
+        "{message}"
+    );
+    let cause = &refused.json()["details"]["causes"][0];
+    assert_eq!(
+        (&cause["reason"], &cause["field"]),
+        (&"FieldValueForbidden".into(), &"spec.terms[1].key".into())
+    );
+    forget(&cluster).await;
+}
+
+async fn repeated_conditions_in_a_status_are_refused(cluster: Cluster) {
+    let path = establish(&cluster).await;
+    cluster
+        .post(&path, &widget(&cluster, "a", json!({"size": 1})))
+        .await
+        .expect_code(201);
+    let twice = json!({"status": {"conditions": [{"type": "Ready"}, {"type": "Ready"}]}});
+    let refused = cluster.patch(&format!("{path}/a/status"), "merge", &twice).await;
+    refused.expect_status(422, "Invalid");
+    let found = causes(&refused);
+    assert!(
+        found
+            .iter()
+            .any(|(field, message)| field == "status.conditions[1]" && message.contains("Duplicate value")),
+        "{found:?}"
+    );
+    forget(&cluster).await;
+}
+
+async fn a_definition_may_come_back(cluster: Cluster) {
+    let path = establish(&cluster).await;
+    cluster
+        .post(&path, &widget(&cluster, "a", json!({"size": 1})))
+        .await
+        .expect_code(201);
+    forget(&cluster).await;
+    let own = format!("{DEFINITIONS}/widgets.{}", group(&cluster));
+    cluster.wait_for_code(&own, 404).await;
+    let path = establish(&cluster).await;
+    assert_eq!(cluster.get(&path).await.expect_code(200)["items"], json!([]));
+    forget(&cluster).await;
 }

@@ -16,6 +16,8 @@ behaviours! {
     "2.8" => a_job_keeps_its_pods_by_default,
     "1.4" => a_deleted_object_answers_with_success,
     "2.8" => a_namespace_that_goes_takes_no_more_objects,
+    "2.8" => a_finished_pod_goes_at_once,
+    "2.8" => a_finalizer_that_goes_during_the_grace_leaves_the_pod,
 }
 
 async fn finalizers_keep_an_object_until_the_last_is_gone(cluster: Cluster) {
@@ -217,4 +219,41 @@ async fn a_namespace_that_goes_takes_no_more_objects(cluster: Cluster) {
         .expect_code(200);
     let default = cluster.delete("/api/v1/namespaces/default").await;
     default.expect_status(403, "Forbidden");
+}
+
+async fn a_finished_pod_goes_at_once(cluster: Cluster) {
+    cluster.pod("p", Some("nowhere")).await;
+    let path = cluster.path("pods/p");
+    cluster
+        .patch(
+            &format!("{path}/status"),
+            "merge",
+            &json!({"status": {"phase": "Succeeded"}}),
+        )
+        .await
+        .expect_code(200);
+    cluster.delete(&path).await.expect_code(200);
+    cluster.get(&path).await.expect_status(404, "NotFound");
+}
+
+async fn a_finalizer_that_goes_during_the_grace_leaves_the_pod(cluster: Cluster) {
+    cluster.pod("p", Some("nowhere")).await;
+    let path = cluster.path("pods/p");
+    let finalizers = |list: serde_json::Value| json!({"metadata": {"finalizers": list}});
+    cluster
+        .patch(&path, "merge", &finalizers(json!(["example.com/hold"])))
+        .await
+        .expect_code(200);
+    cluster.delete(&path).await.expect_code(200);
+    cluster
+        .patch(&path, "merge", &finalizers(json!(null)))
+        .await
+        .expect_code(200);
+    let pod = cluster.get(&path).await.expect_code(200);
+    assert_eq!(pod["metadata"]["deletionGracePeriodSeconds"], 30);
+    cluster
+        .delete_with(&path, &json!({"gracePeriodSeconds": 0}))
+        .await
+        .expect_code(200);
+    cluster.get(&path).await.expect_status(404, "NotFound");
 }

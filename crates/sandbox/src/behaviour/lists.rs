@@ -14,6 +14,7 @@ behaviours! {
     "2.11" => field_selectors_select_known_fields,
     "2.1" => list_items_say_what_they_are_only_if_custom,
     "2.10" => a_version_from_the_future_times_out,
+    "2.10" => a_long_list_comes_in_pages_of_one_version,
 }
 
 fn names(list: &Value) -> Vec<&str> {
@@ -200,4 +201,36 @@ async fn a_version_from_the_future_times_out(cluster: Cluster) {
         answer.json()["details"]["causes"][0]["reason"],
         "ResourceVersionTooLarge"
     );
+}
+
+async fn a_long_list_comes_in_pages_of_one_version(cluster: Cluster) {
+    let path = cluster.path("secrets");
+    let numbers: Vec<usize> = (0..1200).collect();
+    for some in numbers.chunks(60) {
+        let created = some.iter().map(|number| {
+            let body = json!({"metadata": {"name": format!("s{number:04}")}});
+            let (cluster, path) = (&cluster, &path);
+            async move { cluster.post(path, &body).await.expect_code(201) }
+        });
+        futures::future::join_all(created).await;
+    }
+    let mut page = cluster.get(&format!("{path}?limit=500")).await.expect_code(200);
+    let version = page["metadata"]["resourceVersion"].clone();
+    let mut sizes = vec![names(&page).len()];
+    let mut last = String::new();
+    while let Some(token) = page["metadata"]["continue"].as_str().filter(|token| !token.is_empty()) {
+        let late = json!({"metadata": {"name": format!("late-{}", sizes.len())}});
+        let next = format!("{path}?limit=500&continue={token}");
+        cluster.post(&path, &late).await.expect_code(201);
+        page = cluster.get(&next).await.expect_code(200);
+        assert_eq!(page["metadata"]["resourceVersion"], version);
+        assert!(
+            names(&page)
+                .iter()
+                .all(|name| !name.starts_with("late") && **name > *last)
+        );
+        last = names(&page).last().copied().unwrap_or_default().to_owned();
+        sizes.push(names(&page).len());
+    }
+    assert_eq!(sizes, [500, 500, 200]);
 }

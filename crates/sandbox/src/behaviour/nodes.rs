@@ -21,6 +21,9 @@ behaviours! {
     "5.12" => a_node_with_bad_company_is_refused,
     "5.12" => a_node_whose_pods_object_is_refused,
     "5.12" => a_missing_claim_is_named,
+    "5.8" => a_node_without_conditions_loses_its_taint,
+    "5.12" => a_spread_over_more_domains_than_there_are_stops_at_one_each,
+    "5.12" => a_claim_that_waits_learns_the_chosen_node,
 }
 
 impl Cluster {
@@ -174,9 +177,20 @@ async fn taken_host_ports_are_refused(cluster: Cluster) {
 
 async fn too_large_requests_are_refused(cluster: Cluster) {
     cluster.node("n", &json!({})).await;
-    let pod = cluster
-        .guest("p", &requests(&json!({"cpu": "5", "example.com/gpu": "1"})))
-        .await;
+    let devices = requests(&json!({"example.com/gpu": "1"}));
+    let mut pod = json!({"metadata": {"name": "q"}});
+    json_patch::merge(&mut pod, &devices);
+    let message = cluster
+        .post(&cluster.path("pods"), &pod)
+        .await
+        .expect_status(422, "Invalid");
+    assert!(
+        message.contains("Limit must be set for non overcommitable resources"),
+        "{message}"
+    );
+    let mut pod = requests(&json!({"cpu": "5", "example.com/gpu": "1"}));
+    pod["spec"]["containers"][0]["resources"]["limits"] = json!({"example.com/gpu": "1"});
+    let pod = cluster.guest("p", &pod).await;
     cluster.expect_refusal(&pod, "Insufficient cpu").await;
     cluster.expect_refusal(&pod, "Insufficient example.com/gpu").await;
 }
@@ -258,4 +272,58 @@ async fn a_missing_claim_is_named(cluster: Cluster) {
         refusal(&answer.json()).is_some_and(|m| m.contains("persistentvolumeclaim \"data\" not found"))
     };
     cluster.wait(&pod, "the claim's name", says).await;
+}
+
+async fn a_node_without_conditions_loses_its_taint(cluster: Cluster) {
+    let name = format!("bare-{}", cluster.unique);
+    let body = json!({"metadata": {"name": name, "labels": {"behaviour": cluster.unique}}});
+    let created = cluster.post("/api/v1/nodes", &body).await.expect_code(201);
+    assert_eq!(created["spec"]["taints"][0]["key"], "node.kubernetes.io/not-ready");
+    let clean = |answer: &Answer| answer.json()["spec"]["taints"].is_null();
+    cluster.wait(&format!("/api/v1/nodes/{name}"), "no taint", clean).await;
+}
+
+async fn a_spread_over_more_domains_than_there_are_stops_at_one_each(cluster: Cluster) {
+    cluster.node("n1", &in_zone("a")).await;
+    cluster.node("n2", &in_zone("b")).await;
+    let mut zones = Vec::new();
+    for name in ["first", "second"] {
+        let pod = cluster.guest(name, &spread()).await;
+        let running = cluster.wait_running(&pod).await;
+        zones.push(running["spec"]["nodeName"].clone());
+    }
+    assert_ne!(zones[0], zones[1]);
+    let third = cluster.guest("third", &spread()).await;
+    cluster
+        .expect_refusal(&third, "node(s) didn't match pod topology spread constraints")
+        .await;
+}
+
+async fn a_claim_that_waits_learns_the_chosen_node(cluster: Cluster) {
+    let node = cluster.node("n", &json!({})).await;
+    let class = format!("class-{}", cluster.unique);
+    let body = json!({"metadata": {"name": class}, "provisioner": "example.com/nobody", "volumeBindingMode": "WaitForFirstConsumer"});
+    cluster
+        .post("/apis/storage.k8s.io/v1/storageclasses", &body)
+        .await
+        .expect_code(201);
+    let claim = json!({"metadata": {"name": "data"}, "spec": {"storageClassName": class, "accessModes": ["ReadWriteOnce"],
+        "resources": {"requests": {"storage": "1Gi"}}}});
+    cluster
+        .post(&cluster.path("persistentvolumeclaims"), &claim)
+        .await
+        .expect_code(201);
+    let path = cluster.path("persistentvolumeclaims/data");
+    let pending = cluster.get(&path).await.expect_code(200);
+    assert!(pending["metadata"]["annotations"]["volume.kubernetes.io/selected-node"].is_null());
+    let volume = json!({"spec": {"volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "data"}}]}});
+    cluster.guest("p", &volume).await;
+    let chosen = |answer: &Answer| {
+        answer.json()["metadata"]["annotations"]["volume.kubernetes.io/selected-node"] == node.as_str()
+    };
+    cluster.wait(&path, "the chosen node", chosen).await;
+    cluster
+        .delete(&format!("/apis/storage.k8s.io/v1/storageclasses/{class}"))
+        .await
+        .expect_code(200);
 }

@@ -26,6 +26,7 @@ behaviours! {
     "4.6" => workload_selectors_must_match_and_stay,
     "4.6" => a_budget_has_one_limit,
     "4.6" => immutable_maps_stay,
+    "2.5" => a_nodes_status_takes_labels,
 }
 
 async fn an_identical_put_takes_no_version_and_makes_no_event(cluster: Cluster) {
@@ -64,6 +65,13 @@ async fn some_kinds_insist_on_a_resource_version(cluster: Cluster) {
     );
     let upserted = json!({"metadata": {"name": "new"}, "spec": {"leaseDurationSeconds": 5}});
     cluster.put(&format!("{leases}/new"), &upserted).await.expect_code(201);
+    let budgets = format!("/apis/policy/v1/namespaces/{}/poddisruptionbudgets", cluster.namespace);
+    let budget = json!({"metadata": {"name": "b"}, "spec": {"minAvailable": 1, "selector": {}}});
+    cluster.post(&budgets, &budget).await.expect_code(201);
+    cluster
+        .put(&format!("{budgets}/b"), &budget)
+        .await
+        .expect_status(422, "Invalid");
 }
 
 async fn a_stale_put_is_a_conflict(cluster: Cluster) {
@@ -469,4 +477,26 @@ async fn immutable_maps_stay(cluster: Cluster) {
         message.contains("data: Forbidden: field is immutable when `immutable` is set"),
         "{message}"
     );
+}
+
+async fn a_nodes_status_takes_labels(cluster: Cluster) {
+    let node = format!("node-{}", cluster.unique);
+    cluster
+        .post("/api/v1/nodes", &json!({"metadata": {"name": node}}))
+        .await
+        .expect_code(201);
+    let path = format!("/api/v1/nodes/{node}");
+    let both = json!({"metadata": {"labels": {"a": "b"}}, "status": {"capacity": {"cpu": "4"}}});
+    let written = cluster
+        .patch(&format!("{path}/status"), "merge", &both)
+        .await
+        .expect_code(200);
+    assert_eq!(
+        (
+            &written["metadata"]["labels"]["a"],
+            &written["status"]["capacity"]["cpu"]
+        ),
+        (&"b".into(), &"4".into())
+    );
+    cluster.delete(&path).await.expect_code(200);
 }

@@ -14,6 +14,7 @@ behaviours! {
     "2.6" => apply_conflicts_until_forced,
     "2.6" => apply_checks_its_request,
     "2.6" => a_patch_can_not_rename,
+    "2.6" => a_strategic_patch_of_one_container_keeps_the_other,
 }
 
 async fn a_json_patch_may_test_for_absence(cluster: Cluster) {
@@ -42,7 +43,7 @@ async fn json_patches_that_do_not_apply_are_unprocessable(cluster: Cluster) {
     let path = cluster.path("configmaps/a");
     for operation in [
         json!({"op": "remove", "path": "/data/missing"}),
-        json!({"op": "replace", "path": "/data/missing", "value": "x"}),
+        json!({"op": "replace", "path": "/metadata/annotations/missing", "value": "x"}),
         json!({"op": "add", "path": "/metadata/annotations/x", "value": "y"}),
         json!({"op": "test", "path": "/data/k", "value": "w"}),
     ] {
@@ -51,6 +52,10 @@ async fn json_patches_that_do_not_apply_are_unprocessable(cluster: Cluster) {
             .await
             .expect_status(422, "Invalid");
     }
+    // Not what the standard says, but what kube-apiserver does with a map.
+    let absent = json!([{"op": "replace", "path": "/data/missing", "value": "x"}]);
+    let replaced = cluster.patch(&path, "json", &absent).await.expect_code(200);
+    assert_eq!(replaced["data"]["missing"], "x");
     cluster
         .patch(&path, "json", &json!({}))
         .await
@@ -184,4 +189,29 @@ async fn a_patch_can_not_rename(cluster: Cluster) {
         .patch(&cluster.path("configmaps/a"), "merge", &renamed)
         .await
         .expect_status(400, "BadRequest");
+}
+
+async fn a_strategic_patch_of_one_container_keeps_the_other(cluster: Cluster) {
+    let container = |name: &str, image: &str| json!({"name": name, "image": format!("example.org/image:{image}")});
+    let path = format!("/apis/apps/v1/namespaces/{}/deployments", cluster.namespace);
+    let deployment = json!({"metadata": {"name": "d"}, "spec": {"replicas": 0, "selector": {"matchLabels": {"app": "d"}},
+        "template": {"metadata": {"labels": {"app": "d"}}, "spec": {"containers": [container("a", "1"), container("b", "1")]}}}});
+    cluster.post(&path, &deployment).await.expect_code(201);
+    let change = json!({"spec": {"template": {"spec": {"containers": [container("b", "2")]}}}});
+    let own = format!("{path}/d");
+    let patched = cluster.patch(&own, "strategic-merge", &change).await.expect_code(200);
+    let images: Vec<&str> = patched["spec"]["template"]["spec"]["containers"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(|container| container["image"].as_str())
+        .collect();
+    assert_eq!(images, ["example.org/image:1", "example.org/image:2"]);
+    let removal = json!({"spec": {"template": {"spec": {"containers": [{"name": "a", "$patch": "delete"}]}}}});
+    let patched = cluster.patch(&own, "strategic-merge", &removal).await.expect_code(200);
+    let left = &patched["spec"]["template"]["spec"]["containers"];
+    assert_eq!(
+        (left.as_array().map(Vec::len), &left[0]["name"]),
+        (Some(1), &"b".into())
+    );
 }

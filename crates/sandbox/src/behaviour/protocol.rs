@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::{Cluster, behaviours};
+use super::{Cluster, Target, behaviours};
 
 behaviours! {
     "1.5" => discovery_answers_in_the_form_that_is_asked_for,
@@ -23,6 +23,8 @@ behaviours! {
     "1.4" => options_with_unknown_values_are_invalid,
     "1.3" => yaml_bodies_are_read,
     "1.1" => bodies_beyond_the_limit_are_refused,
+    "1.3" => protobuf_is_answered_or_refused_clearly,
+    "1.4" => every_kind_of_refusal_is_a_status,
 }
 
 async fn discovery_answers_in_the_form_that_is_asked_for(cluster: Cluster) {
@@ -348,4 +350,69 @@ async fn bodies_beyond_the_limit_are_refused(cluster: Cluster) {
     let body = json!({"metadata": {"name": "a"}, "data": {"k": "x".repeat(3 * 1024 * 1024)}});
     let answer = cluster.post(&cluster.path("configmaps"), &body).await;
     answer.expect_status(413, "RequestEntityTooLarge");
+}
+
+/// A known deviation: the sandbox has no protobuf, and says so.
+async fn protobuf_is_answered_or_refused_clearly(cluster: Cluster) {
+    let protobuf = "application/vnd.kubernetes.protobuf";
+    let path = cluster.path("configmaps");
+    let alone = cluster.get_as(&path, protobuf).await;
+    let either = cluster.get_as(&path, &format!("{protobuf},application/json")).await;
+    either.expect_code(200);
+    let sent = cluster
+        .send("POST", &path, &[("Content-Type", protobuf)], b"k8s\0nonsense".to_vec())
+        .await;
+    match cluster.target {
+        Target::Real => {
+            assert_eq!((alone.code, alone.header("content-type")), (200, protobuf));
+            assert_eq!(sent.code, 400, "{}", sent.text);
+        }
+        Target::Sandbox => {
+            alone.expect_status(406, "NotAcceptable");
+            assert_eq!(either.json()["kind"], "ConfigMapList");
+            let message = sent.expect_status(415, "UnsupportedMediaType");
+            assert!(message.contains("kubectl create -f -"), "{message}");
+        }
+    }
+}
+
+async fn every_kind_of_refusal_is_a_status(cluster: Cluster) {
+    cluster.config_map("a", &json!({})).await;
+    let maps = cluster.path("configmaps");
+    let json_type = [("Content-Type", "application/json")];
+    let bad = cluster.send("POST", &maps, &json_type, b"{".to_vec()).await;
+    bad.expect_status(400, "BadRequest");
+    cluster.get(&format!("{maps}/b")).await.expect_status(404, "NotFound");
+    cluster
+        .send("POST", "/api/v1/configmaps", &json_type, b"{}".to_vec())
+        .await
+        .expect_status(405, "MethodNotAllowed");
+    cluster
+        .get_as(&maps, "text/html")
+        .await
+        .expect_status(406, "NotAcceptable");
+    let again = json!({"metadata": {"name": "a"}});
+    cluster.post(&maps, &again).await.expect_status(409, "AlreadyExists");
+    let stale = json!({"metadata": {"name": "a", "resourceVersion": "1"}});
+    cluster
+        .put(&format!("{maps}/a"), &stale)
+        .await
+        .expect_status(409, "Conflict");
+    cluster
+        .send("POST", &maps, &[("Content-Type", "text/html")], b"x".to_vec())
+        .await
+        .expect_status(415, "UnsupportedMediaType");
+    let unnamed = json!({"metadata": {"name": "-"}});
+    cluster.post(&maps, &unnamed).await.expect_status(422, "Invalid");
+    for answer in [
+        cluster.get("/api/v1/nodes/none").await,
+        cluster.post(&maps, &unnamed).await,
+    ] {
+        let status = answer.json();
+        assert_eq!(
+            (&status["apiVersion"], &status["status"], &status["code"]),
+            (&json!("v1"), &json!("Failure"), &json!(answer.code))
+        );
+        assert!(status["metadata"].is_object(), "{status}");
+    }
 }

@@ -15,6 +15,8 @@ behaviours! {
     "2.12" => one_object_is_watched_by_its_name,
     "1.8" => a_watch_can_be_a_table,
     "1.8" => a_watch_can_show_metadata_alone,
+    "2.12" => a_version_that_is_too_old_is_an_error_in_the_stream,
+    "2.12" => a_quiet_watch_resumes_from_its_bookmark,
 }
 
 async fn a_watch_without_version_replays_and_goes_on(cluster: Cluster) {
@@ -157,4 +159,47 @@ async fn a_watch_can_show_metadata_alone(cluster: Cluster) {
     let events = typed_watch(&cluster, "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io").await;
     assert_eq!(events[0]["object"]["kind"], "PartialObjectMetadata");
     assert!(events[0]["object"].get("data").is_none());
+}
+
+async fn a_version_that_is_too_old_is_an_error_in_the_stream(cluster: Cluster) {
+    // A kind that is new has no history from before it was known.
+    let path = super::custom::establish(&cluster).await;
+    let mut watch = cluster.watch(&path, "resourceVersion=1").await;
+    let event = watch.next().await.expect("an event");
+    assert_eq!(event["type"], "ERROR", "{event}");
+    let status = &event["object"];
+    assert_eq!(
+        (&status["kind"], &status["code"], &status["reason"]),
+        (&json!("Status"), &json!(410), &json!("Expired"))
+    );
+    let message = status["message"].as_str().unwrap_or_default();
+    assert!(message.starts_with("too old resource version: 1 ("), "{message}");
+    assert!(watch.next().await.is_none(), "the stream ends after it");
+    super::custom::forget(&cluster).await;
+}
+
+async fn a_quiet_watch_resumes_from_its_bookmark(cluster: Cluster) {
+    let pods = cluster.path("pods");
+    let list = cluster.get(&pods).await.expect_code(200);
+    let start = list["metadata"]["resourceVersion"]
+        .as_str()
+        .unwrap_or_default()
+        .to_owned();
+    for number in 0..100 {
+        cluster.config_map(&format!("noise-{number}"), &json!({})).await;
+    }
+    let query = format!("allowWatchBookmarks=true&timeoutSeconds=4&resourceVersion={start}");
+    let mut watch = cluster.watch(&pods, &query).await;
+    let mut bookmark = None;
+    while let Some(event) = watch.next().await {
+        assert_eq!(event["type"], "BOOKMARK", "nothing else happens to pods: {event}");
+        bookmark = event["object"]["metadata"]["resourceVersion"]
+            .as_str()
+            .map(str::to_owned);
+    }
+    let bookmark = bookmark.expect("a bookmark before the end");
+    assert!(bookmark.parse::<u64>().unwrap_or_default() >= start.parse().unwrap_or_default());
+    let mut resumed = cluster.watch(&pods, &format!("resourceVersion={bookmark}")).await;
+    cluster.pod("p", None).await;
+    assert_eq!(resumed.about("p").await.0, "ADDED");
 }

@@ -12,6 +12,12 @@ behaviours! {
     "5.3" => a_terminating_pod_is_replaced_at_once,
     "5.5" => a_daemon_runs_on_each_node_it_selects,
     "5.7" => percentages_of_a_budget_round_up,
+    "5.1" => an_orphaned_replica_set_stays,
+    "5.1" => a_deployment_deleted_in_the_foreground_goes_last,
+    "5.3" => a_rollout_keeps_its_pods_available,
+    "5.3" => the_cheapest_pod_goes_first,
+    "5.4" => claims_outlive_their_stateful_set,
+    "5.5" => a_daemon_waits_for_readiness_and_leaves_with_a_taint,
 }
 
 impl Cluster {
@@ -177,4 +183,158 @@ async fn percentages_of_a_budget_round_up(cluster: Cluster) {
             "{spec}"
         );
     }
+}
+
+async fn an_orphaned_replica_set_stays(cluster: Cluster) {
+    cluster.node("n", &json!({})).await;
+    let path = cluster.deployment("web", 1).await;
+    cluster
+        .delete_with(&path, &json!({"propagationPolicy": "Orphan"}))
+        .await
+        .expect_code(200);
+    cluster.wait_for_code(&path, 404).await;
+    let sets = cluster.get(&cluster.apps("replicasets")).await.json();
+    assert!(sets["items"][0]["metadata"]["ownerReferences"].is_null(), "{sets}");
+    assert_eq!(cluster.pods_of("web").await.len(), 1);
+}
+
+async fn a_deployment_deleted_in_the_foreground_goes_last(cluster: Cluster) {
+    cluster.node("n", &json!({})).await;
+    let path = cluster.deployment("web", 1).await;
+    let pod = cluster.path(&format!("pods/{}", name(&cluster.pods_of("web").await[0])));
+    let hold = json!({"metadata": {"finalizers": ["example.com/hold"]}});
+    cluster.patch(&pod, "merge", &hold).await.expect_code(200);
+    cluster
+        .delete_with(&path, &json!({"propagationPolicy": "Foreground"}))
+        .await
+        .expect_code(200);
+    let going = |answer: &Answer| answer.json()["metadata"]["deletionTimestamp"].is_string();
+    cluster.wait(&pod, "a pod that goes", going).await;
+    let deployment = cluster.get(&path).await.expect_code(200);
+    assert_eq!(deployment["metadata"]["finalizers"], json!(["foregroundDeletion"]));
+    let sets = cluster.get(&cluster.apps("replicasets")).await.json();
+    assert_eq!(
+        sets["items"][0]["metadata"]["finalizers"],
+        json!(["foregroundDeletion"])
+    );
+    let release = json!({"metadata": {"finalizers": null}});
+    cluster.patch(&pod, "merge", &release).await.expect_code(200);
+    cluster.wait_for_code(&path, 404).await;
+    let sets = cluster.get(&cluster.apps("replicasets")).await.json();
+    assert_eq!(sets["items"], json!([]), "the set went before its Deployment");
+}
+
+async fn a_rollout_keeps_its_pods_available(cluster: Cluster) {
+    cluster.node("n", &json!({})).await;
+    let path = cluster.deployment("web", 3).await;
+    let start = cluster.get(&path).await.json();
+    let query = format!(
+        "fieldSelector=metadata.name=web&resourceVersion={}",
+        super::cluster::version(&start)
+    );
+    let mut watch = cluster.watch(&cluster.apps("deployments"), &query).await;
+    let change = json!({"spec": {"template": cluster.template("web", "2")}});
+    cluster.patch(&path, "merge", &change).await.expect_code(200);
+    loop {
+        let (_, deployment) = watch.about("web").await;
+        let status = &deployment["status"];
+        assert!(status["availableReplicas"].as_i64() >= Some(3), "{status}");
+        // A quarter of three, rounded up, on top.
+        assert!(status["replicas"].as_i64() <= Some(4), "{status}");
+        let done = status["observedGeneration"] == deployment["metadata"]["generation"]
+            && ["replicas", "updatedReplicas", "availableReplicas"]
+                .iter()
+                .all(|field| status[*field] == 3);
+        if done {
+            return;
+        }
+    }
+}
+
+async fn the_cheapest_pod_goes_first(cluster: Cluster) {
+    cluster.node("n", &json!({})).await;
+    cluster.deployment("web", 3).await;
+    let pods = cluster.pods_of("web").await;
+    for (pod, cost) in pods.iter().zip(["100", "-5", "100"]) {
+        let annotation = json!({"metadata": {"annotations": {"controller.kubernetes.io/pod-deletion-cost": cost}}});
+        let path = cluster.path(&format!("pods/{}", name(pod)));
+        cluster.patch(&path, "merge", &annotation).await.expect_code(200);
+    }
+    let scale = cluster.apps("deployments/web/scale");
+    cluster
+        .patch(&scale, "merge", &json!({"spec": {"replicas": 2}}))
+        .await
+        .expect_code(200);
+    cluster.wait_available(&cluster.apps("deployments/web"), 2).await;
+    let gone = cluster.path(&format!("pods/{}", name(&pods[1])));
+    cluster
+        .wait(&gone, "the cheapest to go", |answer| {
+            answer.code == 404 || answer.json()["metadata"]["deletionTimestamp"].is_string()
+        })
+        .await;
+    for kept in [&pods[0], &pods[2]] {
+        let pod = cluster
+            .get(&cluster.path(&format!("pods/{}", name(kept))))
+            .await
+            .expect_code(200);
+        assert!(pod["metadata"]["deletionTimestamp"].is_null());
+    }
+}
+
+async fn claims_outlive_their_stateful_set(cluster: Cluster) {
+    let body = json!({"metadata": {"name": "db"}, "spec": {"replicas": 2, "serviceName": "db",
+        "podManagementPolicy": "Parallel",
+        "selector": {"matchLabels": {"app": "db"}}, "template": cluster.template("db", "1"),
+        "volumeClaimTemplates": [{"metadata": {"name": "data"}, "spec": {"accessModes": ["ReadWriteOnce"],
+            "storageClassName": "nobody", "resources": {"requests": {"storage": "1Gi"}}}}]}});
+    cluster
+        .post(&cluster.apps("statefulsets"), &body)
+        .await
+        .expect_code(201);
+    for ordinal in 0..2 {
+        cluster
+            .wait_for_code(&cluster.path(&format!("persistentvolumeclaims/data-db-{ordinal}")), 200)
+            .await;
+        cluster
+            .wait_for_code(&cluster.path(&format!("pods/db-{ordinal}")), 200)
+            .await;
+    }
+    cluster.delete(&cluster.apps("statefulsets/db")).await.expect_code(200);
+    cluster.wait_for_code(&cluster.path("pods/db-0"), 404).await;
+    let claim = cluster
+        .get(&cluster.path("persistentvolumeclaims/data-db-0"))
+        .await
+        .expect_code(200);
+    assert!(claim["metadata"]["deletionTimestamp"].is_null());
+}
+
+async fn a_daemon_waits_for_readiness_and_leaves_with_a_taint(cluster: Cluster) {
+    cluster.node("n1", &json!({})).await;
+    let slow = format!("{}-slow", cluster.unique);
+    let unready = json!({"metadata": {"name": slow, "labels": {"behaviour": cluster.unique}},
+        "status": {"conditions": [{"type": "Ready", "status": "False"}]}});
+    cluster.post("/api/v1/nodes", &unready).await.expect_code(201);
+    let body = json!({"metadata": {"name": "d"}, "spec": {"selector": {"matchLabels": {"app": "d"}},
+        "template": cluster.template("d", "1")}});
+    cluster.post(&cluster.apps("daemonsets"), &body).await.expect_code(201);
+    let path = cluster.apps("daemonsets/d");
+    let desired = |n: i32| {
+        move |answer: &Answer| {
+            let status = &answer.json()["status"];
+            status["observedGeneration"] == 1 && status["desiredNumberScheduled"] == n
+        }
+    };
+    cluster.wait(&path, "one, on the ready node", desired(1)).await;
+    let ready = json!({"status": {"conditions": [{"type": "Ready", "status": "True"}]}});
+    cluster
+        .patch(&format!("/api/v1/nodes/{slow}/status"), "strategic-merge", &ready)
+        .await
+        .expect_code(200);
+    cluster.wait(&path, "one on each node", desired(2)).await;
+    let taint = json!({"spec": {"taints": [{"key": "example.com/away", "effect": "NoExecute"}]}});
+    cluster
+        .patch(&format!("/api/v1/nodes/{slow}"), "merge", &taint)
+        .await
+        .expect_code(200);
+    cluster.wait(&path, "one again", desired(1)).await;
 }

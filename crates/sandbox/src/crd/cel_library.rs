@@ -6,7 +6,8 @@ use std::sync::{Arc, LazyLock};
 use cel::common::types::{CelBool, CelInt, CelList, CelString, DYN_TYPE, LIST_TYPE};
 use cel::common::value::{CowVal, Val};
 use cel::{DeclarationError, Env, ExecutionError, Value};
-use regex::Regex;
+
+use super::pattern::Pattern;
 
 static ENVIRONMENT: LazyLock<Arc<Env>> =
     LazyLock::new(|| Arc::new(build().expect("the built-in CEL functions don't clash")));
@@ -42,13 +43,14 @@ fn build() -> Result<Env, DeclarationError> {
     Ok(env)
 }
 
-fn regex(function: &str, pattern: &str) -> Result<Regex, ExecutionError> {
-    Regex::new(pattern).map_err(|e| ExecutionError::function_error(function, format!("invalid regex: {e}")))
+fn pattern_of(function: &str, pattern: &str) -> Result<Pattern, ExecutionError> {
+    Pattern::new(pattern).map_err(|e| ExecutionError::function_error(function, format!("invalid regex: {e}")))
 }
 
 /// The first match, or the empty string.
 fn find(this: &CelString<'_>, pattern: &CelString<'_>) -> Result<CelString<'static>, ExecutionError> {
-    let found = regex("find", pattern.inner())?
+    let found = pattern_of("find", pattern.inner())?
+        .regex()
         .find(this.inner())
         .map_or("", |m| m.as_str())
         .to_owned();
@@ -69,8 +71,9 @@ fn find_all_limited(
 }
 
 fn matches_of(this: &CelString<'_>, pattern: &CelString<'_>, limit: usize) -> Result<CelList<'static>, ExecutionError> {
-    let regex = regex("findAll", pattern.inner())?;
-    let found: Vec<Box<dyn Val>> = regex
+    let pattern = pattern_of("findAll", pattern.inner())?;
+    let found: Vec<Box<dyn Val>> = pattern
+        .regex()
         .find_iter(this.inner())
         .take(limit)
         .map(|m| Box::new(CelString::from(m.as_str().to_owned())) as Box<dyn Val>)

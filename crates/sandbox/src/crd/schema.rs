@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use regex::Regex;
 use serde_json::{Map, Value};
 
 use super::cel::Rule;
 use super::error::FieldError;
+use super::pattern::Pattern;
 
 /// The schema of one version of a custom resource, ready to be applied to objects.
 #[derive(Debug)]
@@ -26,7 +26,7 @@ pub struct Schema {
     pub items: Option<Box<Schema>>,
     pub required: Vec<String>,
     pub enumeration: Vec<Value>,
-    pub(super) pattern: Option<Regex>,
+    pub(super) pattern: Option<Pattern>,
     pub(super) minimum: Option<Bound>,
     pub(super) maximum: Option<Bound>,
     pub(super) multiple_of: Option<f64>,
@@ -260,10 +260,10 @@ fn bound(map: &Map<String, Value>, key: &str, exclusive: &str) -> Option<Bound> 
     })
 }
 
-fn pattern(map: &Map<String, Value>, path: &str, errors: &mut Vec<FieldError>) -> Option<Regex> {
+fn pattern(map: &Map<String, Value>, path: &str, errors: &mut Vec<FieldError>) -> Option<Pattern> {
     let source = text(map, "pattern")?;
-    match Regex::new(&source) {
-        Ok(regex) => Some(regex),
+    match Pattern::new(&source) {
+        Ok(pattern) => Some(pattern),
         Err(error) => {
             let detail = format!("must be a valid regular expression: {error}");
             errors.push(FieldError::invalid(format!("{path}.pattern"), &source.into(), &detail));

@@ -22,10 +22,7 @@ fn apply_one(target: &mut Value, operation: &Value) -> Option<()> {
     match operation.get("op")?.as_str()? {
         "add" => add(target, &path, operation.get("value")?.clone()),
         "remove" => remove(target, &path).map(|_| ()),
-        "replace" => {
-            *find_mut(target, &path)? = operation.get("value")?.clone();
-            Some(())
-        }
+        "replace" => replace(target, &path, operation.get("value")?.clone()),
         "move" => {
             let value = remove(target, &pointer(operation.get("from")?.as_str()?)?)?;
             add(target, &path, value)
@@ -84,6 +81,20 @@ fn add(target: &mut Value, path: &[String], value: Value) -> Option<()> {
             }
             items.insert(index, value);
         }
+        _ => return None,
+    }
+    Some(())
+}
+
+/// A key that is absent from its map is set all the same: kube-apiserver's library is that lenient.
+fn replace(target: &mut Value, path: &[String], value: Value) -> Option<()> {
+    let Some((last, parents)) = path.split_last() else {
+        *target = value;
+        return Some(());
+    };
+    match find_mut(target, parents)? {
+        Value::Object(map) => drop(map.insert(last.clone(), value)),
+        Value::Array(items) => *items.get_mut(last.parse::<usize>().ok()?)? = value,
         _ => return None,
     }
     Some(())
@@ -156,10 +167,17 @@ mod tests {
     }
 
     #[test]
+    fn replacing_sets_an_absent_key() {
+        let patch = json!([{"op": "replace", "path": "/b", "value": 2}]);
+        check(json!({"a": 1}), patch, Some(json!({"a": 1, "b": 2})));
+    }
+
+    #[test]
     fn what_can_not_apply_is_refused() {
         for patch in [
             json!([{"op": "remove", "path": "/x"}]),
-            json!([{"op": "replace", "path": "/x", "value": 1}]),
+            json!([{"op": "replace", "path": "/x/y", "value": 1}]),
+            json!([{"op": "replace", "path": "/a/0", "value": 1}]),
             json!([{"op": "add", "path": "/x/y", "value": 1}]),
             json!([{"op": "add", "path": "/a/7", "value": 1}]),
             json!([{"op": "dance", "path": "/a"}]),

@@ -26,7 +26,9 @@ impl Server {
             let mut registry = self.registry.write();
             registry.remove_custom(&definition.group, &definition.names.plural);
             for version in by_priority(&definition) {
-                registry.insert(Arc::new(custom_resource(&definition, version)));
+                let custom = custom_resource(&definition, version);
+                self.store.open(&custom.collection);
+                registry.insert(Arc::new(custom));
             }
         }
         if value["status"] != status {
