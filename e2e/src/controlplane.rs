@@ -7,6 +7,7 @@
 mod build;
 mod certificates;
 mod process;
+mod proxy;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -18,6 +19,7 @@ use kube::{Api, Client, Config, config::KubeConfigOptions, config::Kubeconfig};
 pub(crate) use build::Binary;
 use certificates::Certificates;
 pub(crate) use process::Process;
+pub(crate) use proxy::Proxy;
 
 /// Records what our controller asks for, and nothing else.
 const AUDIT_POLICY: &str = "
@@ -115,10 +117,15 @@ impl ControlPlane {
         self.dir.join("audit.log")
     }
 
-    /// Writes a kubeconfig that authenticates with a bearer token, as a pod's ServiceAccount would.
-    pub(crate) fn token_kubeconfig(&self, file: &Path, token: &str) -> Result<()> {
-        std::fs::write(file, self.certificates.token_kubeconfig(token, &self.ports.url()))
+    /// Writes a kubeconfig that authenticates with a bearer token, as a pod's ServiceAccount would, and goes to `url`.
+    pub(crate) fn token_kubeconfig(&self, file: &Path, token: &str, url: &str) -> Result<()> {
+        std::fs::write(file, self.certificates.token_kubeconfig(token, url))
             .with_context(|| format!("cannot write {}", file.display()))
+    }
+
+    /// A way to the API server that can be cut.
+    pub(crate) async fn proxy(&self) -> Result<Proxy> {
+        Proxy::start(self.ports.apiserver).await
     }
 
     /// Kills the API server and starts it again on the same storage.
@@ -325,17 +332,21 @@ fn http_get(path: &str) -> http::Request<Vec<u8>> {
 
 /// Waits for a plain HTTP endpoint to answer 200.
 pub(crate) async fn wait_http(process: &Process, address: &str, path: &str) -> Result<()> {
-    let probe = || async {
-        use tokio::io::{AsyncReadExt, AsyncWriteExt};
-        let Ok(mut stream) = tokio::net::TcpStream::connect(address).await else {
-            return false;
-        };
-        let request = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
-        if stream.write_all(request.as_bytes()).await.is_err() {
-            return false;
-        }
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).await.is_ok() && answer.starts_with("HTTP/1.1 200")
-    };
-    process.wait_until("ready", Duration::from_secs(60), probe).await
+    let probe = || async { http_text(address, path).await.is_ok() };
+    process.wait_until("ready", Duration::from_secs(90), probe).await
+}
+
+/// What a plain HTTP endpoint says, if it says 200.
+pub(crate) async fn http_text(address: &str, path: &str) -> Result<String> {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let mut stream = tokio::net::TcpStream::connect(address).await?;
+    let request = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).await?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await?;
+    anyhow::ensure!(
+        answer.starts_with("HTTP/1.1 200"),
+        "{address}{path} does not answer 200"
+    );
+    Ok(answer)
 }

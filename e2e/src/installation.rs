@@ -1,13 +1,14 @@
 //! Our controller as its users run it: CRDs, RBAC of the chart, a ServiceAccount's token, one process a replica.
 
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anyhow::{Context, Result};
 use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
 use k8s_openapi::api::core::v1::ServiceAccount;
 use kube::{Api, Client, api::PostParams};
 
-use crate::controlplane::Process;
+use crate::controlplane::{Process, Proxy};
 use crate::runner::Environment;
 use crate::suites::crds;
 use crate::world;
@@ -17,13 +18,11 @@ pub(crate) const NAMESPACE: &str = "karpenter";
 /// Where the rendered chart of the KWOK provider stands.
 pub(crate) const MANIFESTS: &str = "deploy/kwok.yaml";
 
-/// CRDs and RBAC are in place and a token is at hand; replicas can be started.
+/// CRDs and RBAC are in place; replicas can be started.
 #[derive(Debug)]
 pub(crate) struct Installation {
     karpenter: PathBuf,
     logs: PathBuf,
-    kubeconfig: PathBuf,
-    started: usize,
 }
 
 // === impl Installation ===
@@ -32,7 +31,7 @@ impl Installation {
     /// Applies what `kubectl apply` of the released files would, the Deployment aside: there are no containers here.
     pub(crate) async fn install(environment: &Environment) -> Result<Self> {
         let client = environment.control_plane.admin().await?;
-        crds::install(&client).await?;
+        crds::install(&client, &environment.karpenter).await?;
         world::apply(
             &client,
             &format!("apiVersion: v1\nkind: Namespace\nmetadata: {{name: {NAMESPACE}}}"),
@@ -45,30 +44,34 @@ impl Installation {
             .map(|object| serde_norway::to_string(&object))
             .collect::<Result<Vec<_>, _>>()?;
         world::apply(&client, &objects.join("\n---\n")).await?;
-        let kubeconfig = environment.logs.join("karpenter.kubeconfig");
-        environment
-            .control_plane
-            .token_kubeconfig(&kubeconfig, &token(&client).await?)?;
         Ok(Self {
             karpenter: environment.karpenter.clone(),
             logs: environment.logs.clone(),
-            kubeconfig,
-            started: 0,
         })
     }
 
     /// Starts one more replica and waits until it is ready. `settings` are environment variables, as in the chart.
-    pub(crate) async fn start(&mut self, settings: &[(&str, &str)]) -> Result<Replica> {
-        self.started += 1;
-        let name = format!("karpenter-{}", self.started);
+    ///
+    /// It has a token and a way to the API server of its own, so that it can be told apart and cut off.
+    pub(crate) async fn start(&self, environment: &Environment, settings: &[(&str, &str)]) -> Result<Replica> {
+        static STARTED: AtomicUsize = AtomicUsize::new(0);
+        let name = format!("karpenter-{}", STARTED.fetch_add(1, Ordering::Relaxed) + 1);
+        let token = token(&environment.control_plane.admin().await?).await?;
+        let proxy = environment.control_plane.proxy().await?;
+        let kubeconfig = self.logs.join(format!("{name}.kubeconfig"));
+        environment
+            .control_plane
+            .token_kubeconfig(&kubeconfig, &token, &proxy.url())?;
         let (metrics, probes) = (free_port()?, free_port()?);
         let (metrics_text, probes_text) = (metrics.to_string(), probes.to_string());
-        let kubeconfig = self.kubeconfig.to_string_lossy().into_owned();
+        let kubeconfig = kubeconfig.to_string_lossy().into_owned();
         let mut variables = vec![
             ("KUBECONFIG", kubeconfig.as_str()),
             ("METRICS_PORT", metrics_text.as_str()),
             ("HEALTH_PROBE_PORT", probes_text.as_str()),
             ("LEADER_ELECTION_NAMESPACE", NAMESPACE),
+            // Candidates for leadership are named after their host, which in a cluster is the pod.
+            ("HOSTNAME", name.as_str()),
         ];
         variables.extend_from_slice(settings);
         let process = Process::start_with_env(
@@ -79,14 +82,40 @@ impl Installation {
             &variables,
         )?;
         crate::controlplane::wait_http(&process, &format!("127.0.0.1:{probes}"), "/readyz").await?;
-        Ok(Replica { process })
+        Ok(Replica {
+            name,
+            process,
+            proxy,
+            credential: credential(&token)?,
+            metrics,
+        })
     }
 }
 
 /// A running controller process.
 #[derive(Debug)]
 pub(crate) struct Replica {
+    pub(crate) name: String,
     pub(crate) process: Process,
+    pub(crate) proxy: Proxy,
+    /// How the audit log names its token.
+    pub(crate) credential: String,
+    /// The port of its metrics.
+    pub(crate) metrics: u16,
+}
+
+/// The audit log's name of a token: its `jti` claim.
+fn credential(token: &str) -> Result<String> {
+    let payload = token.split('.').nth(1).context("a token has three parts")?;
+    // ByteString reads padded base64 of the standard alphabet, which saves a dependency.
+    let mut text = payload.replace('-', "+").replace('_', "/");
+    while !text.len().is_multiple_of(4) {
+        text.push('=');
+    }
+    let bytes: k8s_openapi::ByteString = serde_json::from_value(text.into()).context("a token's payload is base64")?;
+    let claims: serde_json::Value = serde_json::from_slice(&bytes.0).context("a token's payload is JSON")?;
+    let id = claims["jti"].as_str().context("a token has an id")?;
+    Ok(format!("JTI={id}"))
 }
 
 fn free_port() -> Result<u16> {

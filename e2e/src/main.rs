@@ -3,6 +3,7 @@
 // A test runner talks to the terminal.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
+mod audit;
 mod controlplane;
 mod helm;
 mod installation;

@@ -1,8 +1,8 @@
 //! All suites, in the order in which they run.
 
 mod availability;
-mod chart;
 mod behaviour;
+mod chart;
 pub(crate) mod crds;
 mod kubectl;
 mod manifests;

@@ -20,6 +20,7 @@ pub(crate) struct World {
     claims: reflector::Store<NodeClaim>,
     pods: reflector::Store<Pod>,
     changed: Arc<Notify>,
+    metrics: Option<u16>,
     _watches: JoinSet<()>,
 }
 
@@ -43,12 +44,25 @@ impl World {
             pods: follow(&client, &changed, &mut watches),
             client,
             changed,
+            metrics: None,
             _watches: watches,
         };
         world.nodes.wait_until_ready().await?;
         world.claims.wait_until_ready().await?;
         world.pods.wait_until_ready().await?;
         Ok(world)
+    }
+
+    /// Remembers where the controller's metrics are.
+    pub(crate) fn with_metrics(mut self, port: u16) -> Self {
+        self.metrics = Some(port);
+        self
+    }
+
+    /// What the controller says on /metrics.
+    pub(crate) async fn metrics(&self) -> Result<String> {
+        let port = self.metrics.context("no controller is known")?;
+        crate::controlplane::http_text(&format!("127.0.0.1:{port}"), "/metrics").await
     }
 
     pub(crate) fn view(&self) -> View {
@@ -110,7 +124,9 @@ impl World {
         use k8s_openapi::api::{
             apps::v1::{DaemonSet, Deployment, StatefulSet},
             batch::v1::Job,
+            core::v1::{PersistentVolume, PersistentVolumeClaim},
             policy::v1::PodDisruptionBudget,
+            storage::v1::StorageClass,
         };
         let everything = ListParams::default();
         let how = DeleteParams {
@@ -136,10 +152,19 @@ impl World {
         Api::<Pod>::default_namespaced(client.clone())
             .delete_collection(&how, &everything)
             .await?;
+        Api::<PersistentVolumeClaim>::default_namespaced(client.clone())
+            .delete_collection(&how, &everything)
+            .await?;
+        Api::<PersistentVolume>::all(client.clone())
+            .delete_collection(&how, &everything)
+            .await?;
+        Api::<StorageClass>::all(client.clone())
+            .delete_collection(&how, &everything)
+            .await?;
         Api::<NodePool>::all(client.clone())
             .delete_collection(&how, &everything)
             .await?;
-        self.until("the cluster is empty", Duration::from_secs(120), |view| {
+        self.until("the cluster is empty", Duration::from_secs(180), |view| {
             view.claims.is_empty() && view.nodes.is_empty() && view.pods.is_empty()
         })
         .await
@@ -245,6 +270,31 @@ impl View {
     pub(crate) fn pods_on(&self, node: &str) -> Vec<&Arc<Pod>> {
         let on = |pod: &&Arc<Pod>| pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()) == Some(node);
         self.pods.iter().filter(on).collect()
+    }
+
+    /// The CPUs of all nodes together.
+    pub(crate) fn cpus(&self) -> i64 {
+        let of = |node: &Arc<Node>| {
+            let capacity = node.status.as_ref()?.capacity.as_ref()?;
+            capacity.get("cpu")?.0.parse::<i64>().ok()
+        };
+        self.nodes.iter().filter_map(of).sum()
+    }
+
+    /// Every node has its claim and every claim its node, none of them on its way out.
+    pub(crate) fn is_settled(&self) -> bool {
+        let going = self
+            .claims
+            .iter()
+            .any(|claim| claim.metadata.deletion_timestamp.is_some())
+            || self.nodes.iter().any(|node| node.metadata.deletion_timestamp.is_some());
+        !going && self.nodes.len() == self.claims.len()
+    }
+
+    /// Names of nodes without pods.
+    pub(crate) fn idle(&self) -> Vec<String> {
+        let names = self.nodes.iter().map(|node| node.name_any());
+        names.filter(|name| self.pods_on(name).is_empty()).collect()
     }
 
     pub(crate) fn summary(&self) -> String {

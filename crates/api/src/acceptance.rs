@@ -43,21 +43,30 @@ const FILES: [(&str, &str); 4] = [
 /// # Panics
 /// When a file does not have the format above; it is part of this crate.
 pub fn cases() -> Vec<Case> {
+    FILES
+        .into_iter()
+        .flat_map(|(file, text)| cases_of(file, text))
+        .collect()
+}
+
+/// The examples of one file of this format, such as a provider keeps for its NodeClass; `name` is part of their names.
+///
+/// # Panics
+/// When the text does not have the format.
+pub fn cases_of(name: &str, text: &str) -> Vec<Case> {
     let mut cases = Vec::new();
-    for (file, text) in FILES {
-        let document: Value = serde_norway::from_str(text).expect("acceptance files are YAML");
-        for rule in document["rules"].as_array().expect("a list of rules") {
-            let name = rule["rule"].as_str().expect("every rule has a sentence");
-            for (key, verdict) in [
-                ("accept", Verdict::Accepted),
-                ("reject", Verdict::Rejected),
-                ("unusable", Verdict::Unusable),
-            ] {
-                for example in rule[key].as_array().into_iter().flatten() {
-                    let mut case = Case::new(&document["base"], format!("{file}: {name}"), verdict, example);
-                    case.rename(&format!("{file}-{}", cases.len()));
-                    cases.push(case);
-                }
+    let document: Value = serde_norway::from_str(text).expect("acceptance files are YAML");
+    for rule in document["rules"].as_array().expect("a list of rules") {
+        let sentence = rule["rule"].as_str().expect("every rule has a sentence");
+        for (key, verdict) in [
+            ("accept", Verdict::Accepted),
+            ("reject", Verdict::Rejected),
+            ("unusable", Verdict::Unusable),
+        ] {
+            for example in rule[key].as_array().into_iter().flatten() {
+                let mut case = Case::new(&document["base"], format!("{name}: {sentence}"), verdict, example);
+                case.rename(&format!("{name}-{}", cases.len()));
+                cases.push(case);
             }
         }
     }

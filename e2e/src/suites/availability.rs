@@ -1,24 +1,27 @@
 //! Two replicas while things break: nothing is lost, nothing is doubled, one writes at a time.
 
+mod storm;
+
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::Api;
 
 use super::manifests::{Pool, deployment};
+use crate::audit;
 use crate::installation::{Installation, NAMESPACE, Replica};
 use crate::runner::{Case, Environment, Runs, Suite};
 use crate::world::World;
 
-const LIMIT: Duration = Duration::from_secs(120);
+const LIMIT: Duration = Duration::from_secs(180);
 const PODS: usize = 120;
 
 pub(crate) fn suite() -> Suite {
     let case = |name: &'static str, trouble: Trouble| Case {
         name: name.into(),
         run: Box::new(move |environment| Box::pin(run(environment, trouble))),
-        limit: Duration::from_secs(420),
+        limit: Duration::from_secs(600),
     };
     Suite {
         name: "availability",
@@ -32,8 +35,13 @@ pub(crate) fn suite() -> Suite {
                 "a_leader_that_was_paused_past_its_lease_writes_nothing_more",
                 Trouble::Pause,
             ),
+            case(
+                "a_leader_that_was_cut_off_from_the_api_server_writes_nothing_more",
+                Trouble::Cut,
+            ),
             case("a_restarted_api_server_is_survived", Trouble::RestartApiServer),
             case("a_restarted_etcd_is_survived", Trouble::RestartEtcd),
+            storm::case(),
         ],
     }
 }
@@ -42,17 +50,18 @@ pub(crate) fn suite() -> Suite {
 enum Trouble {
     Kill,
     Pause,
+    Cut,
     RestartApiServer,
     RestartEtcd,
 }
 
 async fn run(environment: &mut Environment, trouble: Trouble) -> Result<()> {
-    let mut installation = Installation::install(environment).await?;
-    let mut first = installation.start(&[]).await?;
+    let installation = Installation::install(environment).await?;
     let client = environment.control_plane.admin().await?;
     let leases: Api<Lease> = Api::namespaced(client.clone(), NAMESPACE);
-    wait_for_holder(&leases, None).await?;
-    let mut second = installation.start(&[]).await?;
+    let mut first = installation.start(environment, &[]).await?;
+    wait_for_holder(&leases, |holder| first.leads(holder)).await?;
+    let mut second = installation.start(environment, &[]).await?;
     let world = World::watch(client).await?;
     world.apply(&Pool::new("default").yaml()).await?;
     world.apply(&deployment("web", PODS, "500m", "512Mi", "")).await?;
@@ -60,28 +69,38 @@ async fn run(environment: &mut Environment, trouble: Trouble) -> Result<()> {
         .until("claims appear", LIMIT, |view| !view.claims.is_empty())
         .await?;
 
-    let holder = holder(&leases).await?;
     match trouble {
-        Trouble::Kill => first.process.kill().await,
+        Trouble::Kill => {
+            first.process.kill().await;
+            wait_for_holder(&leases, |holder| second.leads(holder)).await?;
+        }
         Trouble::Pause => {
             first.process.signal("STOP").await;
-            wait_for_holder(&leases, holder.as_deref()).await?;
+            wait_for_holder(&leases, |holder| second.leads(holder)).await?;
             first.process.signal("CONT").await;
+            must_end(&first).await?;
+        }
+        Trouble::Cut => {
+            first.proxy.cut();
+            wait_for_holder(&leases, |holder| second.leads(holder)).await?;
+            must_end(&first).await?;
+            first.proxy.mend();
         }
         Trouble::RestartApiServer => environment.control_plane.restart_apiserver().await?,
         Trouble::RestartEtcd => environment.control_plane.restart_etcd().await?,
     }
     world.until("all pods run", LIMIT, |view| view.all_run(PODS)).await?;
-    if matches!(trouble, Trouble::Kill | Trouble::Pause) {
-        wait_for_holder(&leases, holder.as_deref()).await?;
-    }
-    if matches!(trouble, Trouble::Pause) {
-        world
-            .until("the old leader ended itself", LIMIT, |_| !first.process.is_alive())
-            .await
-            .context("a process that lost its lease must end")?;
-    }
-    check_nothing_doubled(&world)?;
+    let view = world.view();
+    ensure!(
+        view.nodes.len() == view.claims.len(),
+        "every node has one claim, and every claim one node: {}",
+        view.summary()
+    );
+    ensure!(
+        view.idle().is_empty(),
+        "nodes without pods were bought: {:?}",
+        view.idle()
+    );
 
     world.scale("web", 0).await?;
     world
@@ -92,18 +111,33 @@ async fn run(environment: &mut Environment, trouble: Trouble) -> Result<()> {
     world.clear().await?;
     stop(&mut first).await;
     stop(&mut second).await;
-    Ok(())
+    check_one_writer(environment, &[&first.credential, &second.credential])
 }
 
-/// Every node has one claim, every claim one node, and together they are no more than the pods need.
-fn check_nothing_doubled(world: &World) -> Result<()> {
-    let view = world.view();
-    ensure!(view.nodes.len() == view.claims.len(), "{}", view.summary());
-    let idle = view.nodes.iter().filter(|node| {
-        view.pods_on(node.metadata.name.as_deref().unwrap_or_default())
-            .is_empty()
-    });
-    ensure!(idle.count() == 0, "nodes without pods were bought: {}", view.summary());
+/// Who writes, writes alone: once a replica's successor has written, the replica never writes again.
+fn check_one_writer(environment: &Environment, credentials: &[&str]) -> Result<()> {
+    let mut writes: Vec<audit::Record> = audit::read(&environment.control_plane.audit_log())?
+        .into_iter()
+        .filter(|record| {
+            record.is_write()
+                && record
+                    .credential()
+                    .is_some_and(|credential| credentials.contains(&credential))
+        })
+        .collect();
+    ensure!(!writes.is_empty(), "the audit log names no write of the replicas");
+    writes.sort_by_key(|record| record.request_received_timestamp);
+    let mut past: Vec<&str> = Vec::new();
+    for record in &writes {
+        let writer = record.credential().unwrap_or_default();
+        if past.last() == Some(&writer) {
+            continue;
+        }
+        if past.contains(&writer) {
+            bail!("a former leader wrote again: {}", record.describe());
+        }
+        past.push(writer);
+    }
     Ok(())
 }
 
@@ -113,6 +147,18 @@ async fn stop(replica: &mut Replica) {
     }
 }
 
+/// Waits until a process that lost its lease ends itself.
+async fn must_end(replica: &Replica) -> Result<()> {
+    let ended = async {
+        while replica.process.is_alive() {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(90), ended)
+        .await
+        .with_context(|| format!("{} lost its lease and did not end", replica.name))
+}
+
 async fn holder(leases: &Api<Lease>) -> Result<Option<String>> {
     let lease = leases.get_opt("karpenter-leader-election").await?;
     Ok(lease
@@ -120,19 +166,28 @@ async fn holder(leases: &Api<Lease>) -> Result<Option<String>> {
         .filter(|holder| !holder.is_empty()))
 }
 
-/// Waits until someone other than `before` leads.
-async fn wait_for_holder(leases: &Api<Lease>, before: Option<&str>) -> Result<()> {
+/// Waits until the one that `expected` means leads.
+async fn wait_for_holder(leases: &Api<Lease>, expected: impl Fn(&str) -> bool) -> Result<()> {
     let wait = async {
         loop {
             if let Ok(Some(now)) = holder(leases).await
-                && Some(now.as_str()) != before
+                && expected(&now)
             {
                 return;
             }
             tokio::time::sleep(Duration::from_millis(200)).await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(60), wait)
+    tokio::time::timeout(Duration::from_secs(90), wait)
         .await
-        .context("nobody took the lease within a minute")
+        .context("nobody took the lease within a minute and a half")
+}
+
+// === impl Replica ===
+
+impl Replica {
+    /// Whether the Lease's holder is this replica.
+    fn leads(&self, holder: &str) -> bool {
+        holder.split_once('_').is_some_and(|(host, _)| host == self.name)
+    }
 }

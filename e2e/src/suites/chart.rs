@@ -385,7 +385,7 @@ fn secrets() -> Result<()> {
 async fn dry_run(environment: &mut Environment) -> Result<()> {
     let helm = Helm::obtain()?;
     let client = environment.control_plane.admin().await?;
-    crds::install(&client).await?;
+    crds::install(&client, &environment.karpenter).await?;
     world::apply(&client, "apiVersion: v1\nkind: Namespace\nmetadata: {name: karpenter}").await?;
     for provider in PROVIDERS {
         let file = values(provider);

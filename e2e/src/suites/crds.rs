@@ -1,5 +1,6 @@
 //! Our CRDs on a real API server: it takes them, and accepts and rejects the same objects as upstream's.
 
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -10,6 +11,7 @@ use kube::runtime::conditions;
 use kube::{Api, Client, ResourceExt};
 
 use crate::runner::{Case, Runs, Suite};
+use crate::world;
 
 pub(crate) fn suite() -> Suite {
     Suite {
@@ -19,27 +21,41 @@ pub(crate) fn suite() -> Suite {
             Case {
                 name: "the_api_server_establishes_every_crd_of_the_chart".into(),
                 run: Box::new(|environment| {
-                    Box::pin(async move { install(&environment.control_plane.admin().await?).await.map(|_| ()) })
+                    Box::pin(async move {
+                        let client = environment.control_plane.admin().await?;
+                        install(&client, &environment.karpenter).await.map(|_| ())
+                    })
                 }),
                 limit: Duration::from_secs(60),
             },
             Case {
                 name: "every_rule_accepts_and_rejects_what_it_should".into(),
                 run: Box::new(|environment| {
-                    Box::pin(async move { replay(environment.control_plane.admin().await?).await })
+                    Box::pin(
+                        async move { replay(environment.control_plane.admin().await?, &environment.karpenter).await },
+                    )
                 }),
-                limit: Duration::from_secs(120),
+                limit: Duration::from_secs(180),
+            },
+            Case {
+                name: "the_examples_for_users_are_accepted".into(),
+                run: Box::new(|environment| {
+                    Box::pin(async move {
+                        examples_of_users(environment.control_plane.admin().await?, &environment.karpenter).await
+                    })
+                }),
+                limit: Duration::from_secs(60),
             },
         ],
     }
 }
 
-/// Sends every example of `karpenter_api::acceptance` to the API server and compares its verdict.
-async fn replay(client: Client) -> Result<()> {
-    install(&client).await?;
+/// Sends every example of our CRDs and of the providers' NodeClasses to the API server and compares its verdict.
+async fn replay(client: Client, karpenter: &Path) -> Result<()> {
+    install(&client, karpenter).await?;
     let discovery = kube::Discovery::new(client.clone()).run().await?;
     let mut wrong = Vec::new();
-    let cases = acceptance::cases();
+    let cases = examples()?;
     let count = cases.len();
     for case in cases {
         let object: DynamicObject = serde_json::from_value(case.object.clone())?;
@@ -96,23 +112,22 @@ async fn replay(client: Client) -> Result<()> {
     Ok(())
 }
 
-/// Applies every CRD document of the chart and waits until each is served.
-pub(crate) async fn install(client: &Client) -> Result<Vec<String>> {
+/// Applies every CRD that `karpenter crds` prints and waits until each is served.
+pub(crate) async fn install(client: &Client, karpenter: &Path) -> Result<Vec<String>> {
+    let output = tokio::process::Command::new(karpenter)
+        .arg("crds")
+        .output()
+        .await
+        .with_context(|| format!("cannot run {}", karpenter.display()))?;
+    ensure!(
+        output.status.success(),
+        "karpenter crds: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
     let crds: Api<CustomResourceDefinition> = Api::all(client.clone());
     let mut names = Vec::new();
-    let dir = std::path::Path::new("charts/karpenter-crd/templates");
-    let mut files: Vec<_> = std::fs::read_dir(dir)
-        .with_context(|| format!("cannot read {}", dir.display()))?
-        .collect::<Result<Vec<_>, _>>()?
-        .into_iter()
-        .map(|entry| entry.path())
-        .filter(|path| path.extension().is_some_and(|extension| extension == "yaml"))
-        .collect();
-    files.sort();
-    for file in files {
-        let text = std::fs::read_to_string(&file)?;
-        let crd: CustomResourceDefinition =
-            serde_norway::from_str(&text).with_context(|| format!("{} is not a CRD", file.display()))?;
+    for document in world::documents(&String::from_utf8(output.stdout)?)? {
+        let crd: CustomResourceDefinition = serde_json::from_value(serde_json::to_value(&document)?)?;
         let name = crd.metadata.name.clone().context("a CRD without a name")?;
         let how = PatchParams::apply("karpenter-e2e").force();
         crds.patch(&name, &how, &Patch::Apply(&crd))
@@ -120,11 +135,50 @@ pub(crate) async fn install(client: &Client) -> Result<Vec<String>> {
             .with_context(|| format!("{name} was refused"))?;
         names.push(name);
     }
-    if names.is_empty() {
-        bail!("{} holds no CRD", dir.display());
-    }
+    ensure!(!names.is_empty(), "karpenter crds prints none");
     for name in &names {
         kube::runtime::wait::await_condition(crds.clone(), name, conditions::is_crd_established()).await?;
     }
     Ok(names)
+}
+
+/// The examples of our own CRDs and of every provider that has some.
+fn examples() -> Result<Vec<acceptance::Case>> {
+    let mut cases = acceptance::cases();
+    for provider in std::fs::read_dir("crates/providers").context("cannot read crates/providers")? {
+        let dir = provider?.path().join("testdata/acceptance");
+        let Ok(files) = std::fs::read_dir(&dir) else { continue };
+        for file in files {
+            let path = file?.path();
+            let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+            let text = std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+            cases.extend(acceptance::cases_of(&name, &text));
+        }
+    }
+    Ok(cases)
+}
+
+/// Every NodeClass that is printed has a default that the API server takes: the committed examples, as they are.
+async fn examples_of_users(client: Client, karpenter: &Path) -> Result<()> {
+    install(&client, karpenter).await?;
+    let mut count = 0;
+    for dir in std::fs::read_dir("examples").context("cannot read examples")? {
+        let dir = dir?.path();
+        if !dir.is_dir() {
+            continue;
+        }
+        for file in std::fs::read_dir(&dir)? {
+            let path = file?.path();
+            if path.extension().is_none_or(|extension| extension != "yaml") {
+                continue;
+            }
+            let text = std::fs::read_to_string(&path)?;
+            world::apply(&client, &text)
+                .await
+                .with_context(|| format!("{} was refused", path.display()))?;
+            count += 1;
+        }
+    }
+    ensure!(count > 0, "there are no examples");
+    Ok(())
 }

@@ -54,7 +54,12 @@ fn case(what: &'static str, server: Server, story: Story) -> Case {
 
 async fn tell(environment: &mut Environment, what: &str, server: Server, story: Story) -> Result<()> {
     let binary = std::env::var("KUBECTL").unwrap_or_else(|_| "kubectl".into());
-    if Command::new(&binary).args(["version", "--client"]).output().await.is_err() {
+    if Command::new(&binary)
+        .args(["version", "--client"])
+        .output()
+        .await
+        .is_err()
+    {
         println!("       skipped: there is no kubectl on the PATH");
         return Ok(());
     }
@@ -72,13 +77,13 @@ async fn tell(environment: &mut Environment, what: &str, server: Server, story: 
             let sandbox = Sandbox::builder().clock(Clock::real()).start();
             let port = sandbox.serve_tcp(([127, 0, 0, 1], 0).into()).await?;
             port.write_kubeconfig(&kubectl.kubeconfig)?;
-            crds::install(&sandbox.client()).await?;
+            crds::install(&sandbox.client(), &environment.karpenter).await?;
             kubectl.furnish().await?;
             story(&kubectl).await
         }
         Server::Real => {
             std::fs::copy(environment.control_plane.admin_kubeconfig(), &kubectl.kubeconfig)?;
-            crds::install(&environment.control_plane.admin().await?).await?;
+            crds::install(&environment.control_plane.admin().await?, &environment.karpenter).await?;
             kubectl.furnish().await?;
             let outcome = story(&kubectl).await;
             kubectl.ok("delete nodes,nodepools --all --wait=false").await?;
@@ -102,9 +107,13 @@ struct Kubectl {
 impl Kubectl {
     /// What the stories find.
     async fn furnish(&self) -> Result<()> {
-        let namespace = format!("apiVersion: v1\nkind: Namespace\nmetadata: {{name: {}}}", self.namespace);
+        let namespace = format!(
+            "apiVersion: v1\nkind: Namespace\nmetadata: {{name: {}}}",
+            self.namespace
+        );
         self.ok_with("apply -f -", &namespace).await?;
-        self.ok("wait --for=create serviceaccount/default --timeout 30s").await?;
+        self.ok("wait --for=create serviceaccount/default --timeout 30s")
+            .await?;
         self.ok_with("apply -f -", CLUSTER).await?;
         self.ok("wait --for=condition=Ready node/n1 --timeout 60s").await?;
         self.ok("wait --for=condition=Ready pod/p1 --timeout 60s").await?;
@@ -174,7 +183,10 @@ impl Kubectl {
         let output = self.run(line, input).await?;
         let stderr = String::from_utf8_lossy(&output.stderr);
         ensure!(!output.status.success(), "kubectl {line} succeeded");
-        ensure!(stderr.contains(part), "kubectl {line}: {part:?} is missing in\n{stderr}");
+        ensure!(
+            stderr.contains(part),
+            "kubectl {line}: {part:?} is missing in\n{stderr}"
+        );
         Ok(())
     }
 
@@ -241,9 +253,14 @@ spec:
 async fn reads(kubectl: &Kubectl) -> Result<()> {
     kubectl.prints("version", &["Server Version: v1.36.3"]).await?;
     kubectl
-        .prints("api-resources", &["nodepools", "karpenter.sh/v1", "poddisruptionbudgets"])
+        .prints(
+            "api-resources",
+            &["nodepools", "karpenter.sh/v1", "poddisruptionbudgets"],
+        )
         .await?;
-    kubectl.prints("api-versions", &["karpenter.sh/v1", "policy/v1"]).await?;
+    kubectl
+        .prints("api-versions", &["karpenter.sh/v1", "policy/v1"])
+        .await?;
     kubectl
         .prints("get pods -o wide", &["NOMINATED NODE", "p1 ", "p2 ", "n1"])
         .await?;
@@ -254,7 +271,10 @@ async fn reads(kubectl: &Kubectl) -> Result<()> {
     kubectl.prints("get pod p1 -o json", &["\"kind\": \"Pod\""]).await?;
     kubectl.prints("get pods -o name", &["pod/p1\npod/p2"]).await?;
     kubectl
-        .prints("get pods -o custom-columns=N:.metadata.name,P:.status.phase", &["p1", "Running"])
+        .prints(
+            "get pods -o custom-columns=N:.metadata.name,P:.status.phase",
+            &["p1", "Running"],
+        )
         .await?;
     kubectl
         .prints("get pods --sort-by .metadata.name --show-labels", &["p1", "app=x"])
@@ -264,14 +284,16 @@ async fn reads(kubectl: &Kubectl) -> Result<()> {
         let text = kubectl.ok(line).await?;
         ensure!(text.contains("p1") && !text.contains("p2"), "{line}\n{text}");
     }
-    kubectl.prints("get nodes -L topology.kubernetes.io/zone", &["n1", "Ready", "z1"]).await?;
+    kubectl
+        .prints("get nodes -L topology.kubernetes.io/zone", &["n1", "Ready", "z1"])
+        .await?;
     kubectl
         .prints(
             "get karpenter",
             &["nodepool.karpenter.sh/dynamic", "nodepool.karpenter.sh/static"],
         )
         .await?;
-    kubectl.prints("get np", &["NODECLASS", "dynamic"]).await?;
+    kubectl.prints("get nodepools", &["NODECLASS", "dynamic"]).await?;
     kubectl.prints("get all -A", &["service/kubernetes", "pod/p1"]).await?;
     kubectl
         .prints("describe node n1", &["Allocatable:", "Non-terminated Pods:", "p1"])
@@ -340,7 +362,11 @@ async fn applies_and_changes(kubectl: &Kubectl) -> Result<()> {
         .prints("get deployment web -o jsonpath={.spec.replicas}", &["3"])
         .await?;
     kubectl
-        .fails("scale deployment web --current-replicas 7 --replicas 1", "", "Expected replicas to be 7")
+        .fails(
+            "scale deployment web --current-replicas 7 --replicas 1",
+            "",
+            "Expected replicas to be 7",
+        )
         .await?;
     kubectl
         .prints("set image deployment/web c=nginx:3", &["image updated"])
@@ -378,12 +404,18 @@ async fn applies_and_changes(kubectl: &Kubectl) -> Result<()> {
     kubectl
         .prints("get nodepool static -o jsonpath={.status.nodes}", &["7"])
         .await?;
-    kubectl.prints("scale nodepool static --replicas 3", &["scaled"]).await?;
+    kubectl
+        .prints("scale nodepool static --replicas 3", &["scaled"])
+        .await?;
     kubectl
         .fails("scale nodepool dynamic --replicas 3", "", "is invalid")
         .await?;
     kubectl
-        .fails(r#"patch nodepool dynamic -p {"spec":{"weight":1}}"#, "", "not supported")
+        .fails(
+            r#"patch nodepool dynamic -p {"spec":{"weight":1}}"#,
+            "",
+            "not supported",
+        )
         .await?;
     kubectl
         .fails(
@@ -402,9 +434,7 @@ async fn applies_and_changes(kubectl: &Kubectl) -> Result<()> {
     kubectl
         .prints("delete pod p2 --force --grace-period 0", &["deleted"])
         .await?;
-    kubectl
-        .prints("delete nodepools --all", &["dynamic", "static"])
-        .await?;
+    kubectl.prints("delete nodepools --all", &["dynamic", "static"]).await?;
     Ok(())
 }
 
@@ -469,10 +499,7 @@ async fn drains_waits_and_watches(kubectl: &Kubectl) -> Result<()> {
     waited?;
     ensure!(deleted?.contains("deleted"), "delete says so");
     kubectl
-        .prints(
-            "delete deployment web --cascade=foreground --wait=false",
-            &["deleted"],
-        )
+        .prints("delete deployment web --cascade=foreground --wait=false", &["deleted"])
         .await?;
     watches(kubectl).await?;
 
@@ -481,7 +508,7 @@ async fn drains_waits_and_watches(kubectl: &Kubectl) -> Result<()> {
 apiVersion: v1
 kind: Event
 metadata: {{name: e1}}
-involvedObject: {{kind: Pod, name: p1, namespace: {}}}
+involvedObject: {{apiVersion: v1, kind: Pod, name: p1, namespace: {}}}
 reason: Tested
 message: an event of the test
 type: Normal
@@ -507,7 +534,10 @@ async fn watches(kubectl: &Kubectl) -> Result<()> {
         .context("cannot start kubectl")?;
     let mut lines = BufReader::new(child.stdout.take().context("stdout is piped")?).lines();
     let first = tokio::time::timeout(Duration::from_secs(60), lines.next_line()).await??;
-    ensure!(first.as_deref().is_some_and(|line| line.starts_with("n1 ")), "{first:?}");
+    ensure!(
+        first.as_deref().is_some_and(|line| line.starts_with("n1 ")),
+        "{first:?}"
+    );
     // The watch begins some time after the list was printed: change until a change is seen.
     let change = async {
         for number in 0.. {
@@ -523,6 +553,9 @@ async fn watches(kubectl: &Kubectl) -> Result<()> {
         () = tokio::time::sleep(Duration::from_secs(60)) => None,
     };
     child.kill().await?;
-    ensure!(second.as_deref().is_some_and(|line| line.starts_with("n1 ")), "{second:?}");
+    ensure!(
+        second.as_deref().is_some_and(|line| line.starts_with("n1 ")),
+        "{second:?}"
+    );
     Ok(())
 }

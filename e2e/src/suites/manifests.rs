@@ -9,6 +9,8 @@ pub(crate) struct Pool {
     termination_grace_period: Option<&'static str>,
     expire_after: &'static str,
     disruption: &'static str,
+    label: Option<(&'static str, &'static str)>,
+    replicas: Option<u32>,
 }
 
 // === impl Pool ===
@@ -21,6 +23,8 @@ impl Pool {
             weight: None,
             termination_grace_period: None,
             expire_after: "Never",
+            label: None,
+            replicas: None,
             disruption: "{consolidationPolicy: WhenEmpty, consolidateAfter: 5s, budgets: [{nodes: \"100%\"}]}",
         }
     }
@@ -45,6 +49,24 @@ impl Pool {
         self
     }
 
+    /// The whole `disruption` section, as YAML on one line.
+    pub(crate) fn disruption(mut self, section: &'static str) -> Self {
+        self.disruption = section;
+        self
+    }
+
+    /// A label of the nodes.
+    pub(crate) fn label(mut self, key: &'static str, value: &'static str) -> Self {
+        self.label = Some((key, value));
+        self
+    }
+
+    /// Makes it a static pool.
+    pub(crate) fn replicas(mut self, count: u32) -> Self {
+        self.replicas = Some(count);
+        self
+    }
+
     pub(crate) fn yaml(&self) -> String {
         let Self {
             name,
@@ -64,6 +86,14 @@ impl Pool {
             .termination_grace_period
             .map(|period| format!("      terminationGracePeriod: {period}\n"))
             .unwrap_or_default();
+        let label = self
+            .label
+            .map(|(key, value)| format!("    metadata: {{labels: {{{key}: {value}}}}}\n"))
+            .unwrap_or_default();
+        let replicas = self
+            .replicas
+            .map(|count| format!("  replicas: {count}\n"))
+            .unwrap_or_default();
         format!(
             "
 apiVersion: karpenter.kwok.sh/v1alpha1
@@ -75,9 +105,9 @@ apiVersion: karpenter.sh/v1
 kind: NodePool
 metadata: {{name: {name}}}
 spec:
-{limits}{weight}  disruption: {disruption}
+{limits}{weight}{replicas}  disruption: {disruption}
   template:
-    spec:
+{label}    spec:
       nodeClassRef: {{group: karpenter.kwok.sh, kind: KWOKNodeClass, name: default}}
       expireAfter: {expire_after}
 {period}      requirements:

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use k8s_openapi::api::rbac::v1::{ClusterRole, PolicyRule, Role};
-use serde::Deserialize;
 
+use crate::audit;
 use crate::installation::{MANIFESTS, NAMESPACE};
 use crate::runner::Environment;
 use crate::world;
@@ -16,36 +16,11 @@ type Right = (String, String, String);
 /// Rights for what seldom happens: a claim is asked for by name when a watch lags behind what we wrote ourselves.
 const SELDOM: [(&str, &str, &str); 1] = [("karpenter.sh", "nodeclaims", "get")];
 
-/// The part of an audit record that matters here.
-#[derive(Debug, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Record {
-    verb: String,
-    object_ref: Option<ObjectRef>,
-    response_status: Option<ResponseStatus>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct ObjectRef {
-    resource: Option<String>,
-    subresource: Option<String>,
-    #[serde(default)]
-    api_group: String,
-}
-
-#[derive(Debug, Deserialize)]
-struct ResponseStatus {
-    code: Option<u16>,
-}
-
 /// Compares what the API server's audit log says of the controller so far with what the roles grant.
 pub(crate) fn check(environment: &Environment) -> Result<()> {
     let file = environment.control_plane.audit_log();
-    let log = std::fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
     let (mut used, mut forbidden): (BTreeSet<Right>, BTreeSet<Right>) = (BTreeSet::new(), BTreeSet::new());
-    for line in log.lines() {
-        let record: Record = serde_json::from_str(line)?;
+    for record in audit::read(&file)? {
         let Some((object, resource)) = record
             .object_ref
             .and_then(|object| Some((object.api_group, full_name(object.resource?, object.subresource))))

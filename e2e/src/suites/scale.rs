@@ -58,8 +58,8 @@ pub(crate) fn suite() -> Suite {
 }
 
 async fn run(environment: &mut Environment, load: &Load) -> Result<()> {
-    let mut installation = Installation::install(environment).await?;
-    let mut replica = installation.start(&[]).await?;
+    let installation = Installation::install(environment).await?;
+    let mut replica = installation.start(environment, &[]).await?;
     let world = World::watch(environment.control_plane.admin().await?).await?;
     world.apply(&Pool::new("default").yaml()).await?;
 

@@ -1,5 +1,9 @@
 //! What users do, on KWOK nodes: pods arrive and nodes come, pods go and nodes go, and everything in between.
 
+mod capacity;
+mod disruption;
+mod volumes;
+
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -15,7 +19,9 @@ use crate::installation::{Installation, Replica};
 use crate::runner::{Case, Environment, Runs, Suite};
 use crate::world::World;
 
-const SOON: Duration = Duration::from_secs(60);
+/// How long anything may take that takes seconds on an idle machine, and what takes several steps.
+const SOON: Duration = Duration::from_secs(120);
+const LATER: Duration = Duration::from_secs(240);
 
 pub(crate) fn suite() -> Suite {
     Suite {
@@ -44,6 +50,42 @@ pub(crate) fn suite() -> Suite {
                 Box::pin(garbage_collection(world))
             }),
             case("an_expired_claim_is_replaced", |world| Box::pin(expiry(world))),
+            case("pods_with_all_kinds_of_wishes_run_where_they_wish", |world| {
+                Box::pin(capacity::mixes(world))
+            }),
+            case(
+                "manifests_written_for_upstreams_kwok_provider_work_unchanged",
+                |world| Box::pin(capacity::manifests_for_upstream(world)),
+            ),
+            case_with(
+                "a_static_pool_keeps_as_many_nodes_as_it_is_scaled_to",
+                &[("FEATURE_GATES", "StaticCapacity=true")],
+                |world| Box::pin(capacity::static_pool(world)),
+            ),
+            case("a_bound_volume_opens_a_node_in_its_zone", |world| {
+                Box::pin(volumes::bound(world))
+            }),
+            case(
+                "a_volume_that_waits_for_its_pod_opens_a_node_where_it_may_be",
+                |world| Box::pin(volumes::waiting(world)),
+            ),
+            case("a_drifted_claim_is_replaced", |world| {
+                Box::pin(disruption::drift(world))
+            }),
+            case("budgets_hold_back_disruption", |world| {
+                Box::pin(disruption::budgets(world))
+            }),
+            case("a_pod_that_must_not_be_disrupted_keeps_its_node", |world| {
+                Box::pin(disruption::do_not_disrupt(world))
+            }),
+            case("an_underused_cluster_shrinks", |world| {
+                Box::pin(disruption::consolidation(world))
+            }),
+            case_with(
+                "a_sick_node_is_replaced",
+                &[("FEATURE_GATES", "NodeRepair=true")],
+                |world| Box::pin(disruption::repair(world)),
+            ),
             // Last: it looks at all that the cases above made the controller ask for.
             Case {
                 name: "the_controller_uses_all_its_rights_and_asks_for_no_others".into(),
@@ -56,19 +98,28 @@ pub(crate) fn suite() -> Suite {
 
 type Scenario = for<'a> fn(&'a World) -> futures::future::LocalBoxFuture<'a, Result<()>>;
 
+/// Settings of the controller, as environment variables.
+type Settings = &'static [(&'static str, &'static str)];
+
 /// A case that finds an empty cluster with one replica of the controller running, and leaves it empty again.
 fn case(name: &'static str, scenario: Scenario) -> Case {
+    case_with(name, &[], scenario)
+}
+
+fn case_with(name: &'static str, settings: Settings, scenario: Scenario) -> Case {
     Case {
         name: name.into(),
-        run: Box::new(move |environment| Box::pin(with_controller(environment, scenario))),
-        limit: Duration::from_secs(300),
+        run: Box::new(move |environment| Box::pin(with_controller(environment, settings, scenario))),
+        limit: Duration::from_secs(600),
     }
 }
 
-async fn with_controller(environment: &mut Environment, scenario: Scenario) -> Result<()> {
-    let mut installation = Installation::install(environment).await?;
-    let mut replica: Replica = installation.start(&[]).await?;
-    let world = World::watch(environment.control_plane.admin().await?).await?;
+async fn with_controller(environment: &mut Environment, settings: Settings, scenario: Scenario) -> Result<()> {
+    let installation = Installation::install(environment).await?;
+    let mut replica: Replica = installation.start(environment, settings).await?;
+    let world = World::watch(environment.control_plane.admin().await?)
+        .await?
+        .with_metrics(replica.metrics);
     let outcome = scenario(&world).await;
     // Even after a failure: the next case wants an empty cluster, and the controller is needed to empty this one.
     let cleared = world.clear().await.context("clearing up");
@@ -130,25 +181,8 @@ async fn limits(world: &World) -> Result<()> {
     world.apply(&Pool::new("small").limits("cpu: 8").yaml()).await?;
     world.apply(&deployment("web", 20, "1", "1Gi", "")).await?;
     world.until("some pods run", SOON, |view| view.running() > 0).await?;
-    let within = |view: &crate::world::View| {
-        let cpus: i64 = view
-            .nodes
-            .iter()
-            .filter_map(|node| {
-                node.status
-                    .as_ref()?
-                    .capacity
-                    .as_ref()?
-                    .get("cpu")?
-                    .0
-                    .parse::<i64>()
-                    .ok()
-            })
-            .sum();
-        cpus <= 8
-    };
     world
-        .throughout("at most 8 cpus", Duration::from_secs(15), within)
+        .throughout("at most 8 cpus", Duration::from_secs(15), |view| view.cpus() <= 8)
         .await?;
     ensure!(world.view().running() < 20, "20 pods of one cpu cannot run on 8");
     Ok(())

@@ -70,7 +70,9 @@ async fn a_silent_node_is_tainted_and_its_pods_evicted_until_it_speaks(cluster: 
     let patient = cluster.get(&cluster.path("pods/patient")).await.expect_code(200);
     assert!(patient["metadata"]["deletionTimestamp"].is_null());
 
-    let awake = json!({"status": {"conditions": [{"type": "Ready", "status": "True", "reason": "KubeletReady"}]}});
+    // What counts as speaking is a heartbeat that differs from the last one.
+    let awake = json!({"status": {"conditions": [
+        {"type": "Ready", "status": "True", "reason": "KubeletReady", "lastHeartbeatTime": "2026-01-01T00:00:00Z"}]}});
     cluster
         .patch(&format!("{path}/status"), "strategic-merge", &awake)
         .await
