@@ -3,8 +3,8 @@
 use crate::context::Context;
 use crate::runner::Runnable;
 use crate::{
-    consistency, disruption, eviction, expiration, garbage_collection, hydration, legacy_repair, lifecycle, nodepool,
-    observability, pod_events, pricing, provisioning, reboot, static_capacity, termination,
+    consistency, deletion_cost, disruption, eviction, expiration, garbage_collection, hydration, legacy_repair,
+    lifecycle, nodepool, observability, pod_events, pricing, provisioning, reboot, static_capacity, termination,
 };
 
 /// The controllers, ready to start. Their order does not matter; it is the order of upstream's list.
@@ -35,6 +35,9 @@ pub fn all(ctx: &Context) -> Vec<Runnable> {
         controllers.push(observability::nodepools::controller(ctx));
         controllers.push(observability::nodes::controller(ctx));
         controllers.extend(observability::status_conditions::controllers(ctx));
+    }
+    if ctx.options.feature_gates.pod_deletion_cost_management {
+        controllers.extend(deletion_cost::controllers(ctx));
     }
     if ctx.options.feature_gates.node_repair && ctx.options.legacy_node_repair {
         controllers.extend(legacy_repair::controller(ctx));

@@ -16,7 +16,10 @@ mod repair;
 mod report;
 mod validation;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
+
+use karpenter_engine::disruption::Fleet;
 
 pub use pass::Disruption;
 pub use queue::{Queue, command_timeout};
@@ -38,6 +41,11 @@ pub fn controllers(ctx: &Context) -> Vec<Runnable> {
         pass::controller(ctx, metrics, queue, repairs),
         queue_controller,
     ]
+}
+
+/// What the planner looks at, for controllers that ask it something else than what to disrupt.
+pub(crate) async fn fleet(ctx: &Context) -> Fleet {
+    fleet::build(ctx, &BTreeSet::new(), None).await
 }
 
 /// Whether broken nodes are a matter of voluntary disruption.

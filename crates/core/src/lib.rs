@@ -9,6 +9,7 @@ pub mod clock;
 pub mod consistency;
 pub mod context;
 pub mod controllers;
+pub mod deletion_cost;
 pub mod disruption;
 pub mod error;
 pub mod events;

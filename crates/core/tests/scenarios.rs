@@ -2,6 +2,10 @@
 
 #[path = "scenarios/cluster.rs"]
 mod cluster;
+#[path = "scenarios/deletion_cost.rs"]
+mod deletion_cost;
+#[path = "scenarios/disruption.rs"]
+mod disruption;
 #[path = "scenarios/faults.rs"]
 mod faults;
 #[path = "scenarios/handover.rs"]

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use divan::Bencher;
 use divan::counter::ItemsCount;
-use generate::{Mix, Workload};
+use generate::{Fill, Mix, Workload};
 use karpenter_api::{NodeClaim, NodePool};
 use karpenter_engine::catalog_file::{self, FileInstanceType};
 use karpenter_engine::convert::{self, NodeObjects, PodIntake};
@@ -71,7 +71,7 @@ fn onto_2000_nodes_with_40000_pods(bencher: Bencher<'_, '_>, pods: usize) {
     measure(
         bencher,
         pods,
-        &generate::with_nodes(Mix::Diverse, pods, TYPES, 2000, 40_000),
+        &generate::with_nodes(Mix::Diverse, pods, TYPES, 2000, 40_000, Fill::Loose),
         Options::default(),
     );
 }

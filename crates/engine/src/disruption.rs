@@ -12,6 +12,7 @@ pub mod candidate;
 pub mod command;
 pub mod consolidation;
 pub mod cost;
+pub mod deletion_cost;
 pub mod drift;
 pub mod emptiness;
 pub mod fleet;

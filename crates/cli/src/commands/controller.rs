@@ -62,10 +62,6 @@ fn refuse_what_is_missing(options: &Options) -> Result<(), CliError> {
     let missing = [
         ("the feature gate NodeOverlay", gates.node_overlay),
         ("the feature gate CapacityBuffer", gates.capacity_buffer),
-        (
-            "the feature gate PodDeletionCostManagement",
-            gates.pod_deletion_cost_management,
-        ),
         ("--ignore-dra-requests=false", !options.ignore_dra_requests),
     ];
     match missing.iter().find(|(_, asked_for)| *asked_for) {
@@ -154,9 +150,9 @@ mod tests {
         check("", None);
         check(
             "SpotToSpotConsolidation=true,StaticCapacity=true,ReservedCapacity=true,NodeRepair=true,\
-             TerminateFirstDrift=true,TerminateFirstRepair=true",
+             TerminateFirstDrift=true,TerminateFirstRepair=true,PodDeletionCostManagement=true",
             None,
         );
-        check("PodDeletionCostManagement=true", Some("PodDeletionCostManagement"));
+        check("NodeOverlay=true", Some("NodeOverlay"));
     }
 }

@@ -26,6 +26,25 @@ impl Mix {
     }
 }
 
+/// How much of the nodes the running pods take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fill {
+    /// Little: there is much to consolidate.
+    Loose,
+    /// Nearly all, on the cheapest type that holds them: there is nothing to consolidate, but that has to be found out.
+    Packed,
+}
+
+impl Fill {
+    pub(crate) fn parse(name: &str) -> Option<Self> {
+        match name {
+            "loose" => Some(Self::Loose),
+            "packed" => Some(Self::Packed),
+            _ => None,
+        }
+    }
+}
+
 /// Objects and instance types, ready to be written as files or converted in memory.
 #[derive(Debug)]
 pub(crate) struct Workload {
@@ -45,17 +64,25 @@ pub(crate) fn pending(mix: Mix, pods: usize, types: usize) -> Workload {
 }
 
 /// `pods` pending pods beside `nodes` registered nodes that run `running` pods.
-pub(crate) fn with_nodes(mix: Mix, pods: usize, types: usize, nodes: usize, running: usize) -> Workload {
+pub(crate) fn with_nodes(mix: Mix, pods: usize, types: usize, nodes: usize, running: usize, fill: Fill) -> Workload {
     let mut workload = pending(mix, pods, types);
     let mut random = ChaCha8Rng::seed_from_u64(43);
+    let per_node = running.checked_div(nodes).unwrap_or(0).max(1);
+    let mut sizes = Vec::with_capacity(nodes);
     for index in 0..nodes {
         let cpu = *[4, 8, 16].choose(&mut random).expect("the list is not empty");
+        sizes.push(cpu);
         let zone = ZONES[index % ZONES.len()];
         workload.objects.extend(node(index, cpu, zone));
     }
     for index in 0..running {
         let node = index % nodes.max(1);
-        workload.objects.push(running_pod(index, node, &mut random));
+        let cpu = match fill {
+            Fill::Loose => *[50, 100, 150].choose(&mut random).expect("the list is not empty"),
+            // All but a tenth of a core, which the types reserve for themselves.
+            Fill::Packed => (sizes[node] * 1000 - 100) / per_node as u32,
+        };
+        workload.objects.push(running_pod(index, node, cpu, &mut random));
     }
     workload
 }
@@ -157,8 +184,7 @@ fn sized_pod(index: usize, labels: &Value, mut spec: Value, cpu: u32, memory: u3
         "spec": spec })
 }
 
-fn running_pod(index: usize, node: usize, random: &mut ChaCha8Rng) -> Value {
-    let cpu = *[50, 100, 150].choose(random).expect("the list is not empty");
+fn running_pod(index: usize, node: usize, cpu: u32, random: &mut ChaCha8Rng) -> Value {
     json!({ "apiVersion": "v1", "kind": "Pod",
         "metadata": { "name": format!("r-{index:06}"), "namespace": "default", "uid": uid(2, index), "creationTimestamp": CREATED,
             "labels": { "running": letter(random) },
