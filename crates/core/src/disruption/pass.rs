@@ -241,8 +241,7 @@ impl Disruption {
     }
 
     fn search(&self, method: Method, fleet: &Fleet, survey: forecast::Survey, budgets: &mut Budgets) -> Found {
-        let mut rehearsal = Rehearsal::new(fleet);
-        let totals = Totals::of(fleet, &survey.all);
+        let totals = || Totals::of(fleet, &survey.all);
         let mut candidates = survey.candidates;
         let started = self.ctx.clock.now();
         let is_late = |limit: SignedDuration| self.ctx.clock.since(started) > limit;
@@ -257,7 +256,7 @@ impl Disruption {
                     }
                     false => ControlFlow::Continue(()),
                 };
-                let outcome = multi::search(&mut rehearsal, candidates, &totals, budgets, &mut budget);
+                let outcome = multi::search(&mut Rehearsal::new(fleet), candidates, &totals(), budgets, &mut budget);
                 if timed_out {
                     self.metrics.timed_out(method);
                 }
@@ -279,6 +278,7 @@ impl Disruption {
             }
             Method::Drift => {
                 drift::order(&mut candidates);
+                let mut rehearsal = Rehearsal::new(fleet);
                 let attempt = |candidate: &Candidate| drift::attempt(&mut rehearsal, candidate, budgets);
                 self.first(fleet, candidates, attempt)
             }
@@ -291,6 +291,7 @@ impl Disruption {
                     unseen.remove(&candidate.pool);
                     !timed_out
                 });
+                let (mut rehearsal, totals) = (Rehearsal::new(fleet), totals());
                 let attempt = |candidate: &Candidate| single::attempt(&mut rehearsal, candidate, &totals, budgets);
                 let found = self.first(fleet, in_time, attempt);
                 if matches!(found, Found::Commands(_)) {

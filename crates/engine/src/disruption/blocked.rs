@@ -50,6 +50,7 @@ pub enum Blocked {
     },
     CannotReschedule(String),
     TooManyReplacements(usize),
+    PendingPods(usize),
     NothingCheaper,
     MinValuesUnmet,
     SpotToSpotDisabled,
@@ -74,6 +75,7 @@ impl Blocked {
                 | Blocked::NotConsolidatableYet
                 | Blocked::NotDrifted
                 | Blocked::Healthy
+                | Blocked::PendingPods(_)
                 | Blocked::DynamicPool
                 | Blocked::ScalingDown
                 | Blocked::NotWorthIt { .. }
@@ -159,6 +161,9 @@ impl fmt::Display for Blocked {
                     f,
                     "its pods would need {count} new nodes, and one node is replaced by at most one"
                 )
+            }
+            Blocked::PendingPods(count) => {
+                write!(f, "pending pods need {count} new nodes first")
             }
             Blocked::NothingCheaper => f.write_str("no cheaper instance type holds its pods"),
             Blocked::MinValuesUnmet => {

@@ -23,6 +23,9 @@ use crate::plan::PlannedClaim;
 /// each time to a likelier interruption.
 pub const SPOT_FLEXIBILITY: usize = 15;
 
+/// A consolidation launches at most so many nodes.
+const MOST_REPLACEMENTS: usize = 1;
+
 /// Best saving for the least disturbance first; equal ones by name, so that the order is always the same.
 pub fn by_savings(a: &Candidate, b: &Candidate) -> Ordering {
     b.savings_ratio()
@@ -33,6 +36,12 @@ pub fn by_savings(a: &Candidate, b: &Candidate) -> Ordering {
 /// What removing these nodes together would come to: a command, or the reason against it.
 pub fn compute(rehearsal: &mut Rehearsal<'_>, candidates: &[&Candidate], method: Method) -> Result<Command, Blocked> {
     let fleet = rehearsal.fleet();
+    // Pods that wait are part of every simulation. If they alone need more nodes than a command may launch, none can come
+    // of it, and looking at a thousand nodes one by one would only find that out a thousand times.
+    let waiting = rehearsal.new_nodes_for_pending();
+    if waiting > MOST_REPLACEMENTS {
+        return Err(Blocked::PendingPods(waiting));
+    }
     let outcome = rehearsal.without(candidates, Destinations::Settled);
     if let Some(stranded) = outcome.stranded() {
         return Err(Blocked::CannotReschedule(stranded));
@@ -152,8 +161,10 @@ fn pin_to_spot(requirements: &mut Arc<Requirements>) {
 fn keep_cheaper_than(fleet: &Fleet, replacement: &mut PlannedClaim, limit: f64) -> Result<(), Blocked> {
     let undefined = Undefined::WellKnown(fleet.snapshot.catalog.label_rules());
     let requirements = Arc::clone(&replacement.requirements);
-    keep(replacement, |instance_type| {
-        price::worst_launch(instance_type, &requirements, undefined).is_some_and(|price| price < limit)
+    // Most types are dearer in every offering: no need to look at which of those would do.
+    let may_be_cheaper = |kind: &InstanceType| kind.offerings.iter().any(|offering| offering.price < limit);
+    keep(replacement, |kind| {
+        may_be_cheaper(kind) && price::worst_launch(kind, &requirements, undefined).is_some_and(|price| price < limit)
     });
     if replacement.instance_types.is_empty() {
         return Err(Blocked::NothingCheaper);

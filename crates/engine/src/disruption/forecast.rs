@@ -115,11 +115,10 @@ pub fn attempt(fleet: &Fleet, method: Method) -> Result<Command, Vec<(Arc<str>, 
         return Err(blocked);
     }
     let mut budgets = Budgets::of(fleet, method.reason());
-    let mut rehearsal = Rehearsal::new(fleet);
     match method {
         Method::Emptiness => emptiness::compute(candidates, &mut budgets).0.ok_or(blocked),
         Method::MultiNodeConsolidation => multi::search(
-            &mut rehearsal,
+            &mut Rehearsal::new(fleet),
             candidates,
             &Totals::of(fleet, &all),
             &mut budgets,
@@ -130,6 +129,7 @@ pub fn attempt(fleet: &Fleet, method: Method) -> Result<Command, Vec<(Arc<str>, 
         Method::Repair => {
             repair::order(fleet, &mut candidates);
             let breaker = Breaker::of(fleet);
+            let mut rehearsal = Rehearsal::new(fleet);
             first(candidates, blocked, |candidate| {
                 repair::attempt(&mut rehearsal, candidate, &breaker, &budgets)
             })
@@ -142,6 +142,7 @@ pub fn attempt(fleet: &Fleet, method: Method) -> Result<Command, Vec<(Arc<str>, 
         }
         Method::Drift => {
             drift::order(&mut candidates);
+            let mut rehearsal = Rehearsal::new(fleet);
             first(candidates, blocked, |candidate| {
                 drift::attempt(&mut rehearsal, candidate, &budgets)
             })
@@ -149,6 +150,7 @@ pub fn attempt(fleet: &Fleet, method: Method) -> Result<Command, Vec<(Arc<str>, 
         Method::SingleNodeConsolidation => {
             let totals = Totals::of(fleet, &all);
             let candidates = single::order(candidates, &BTreeSet::new());
+            let mut rehearsal = Rehearsal::new(fleet);
             first(candidates, blocked, |candidate| {
                 single::attempt(&mut rehearsal, candidate, &totals, &budgets)
             })

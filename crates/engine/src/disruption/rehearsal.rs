@@ -21,6 +21,8 @@ pub struct Rehearsal<'a> {
     unsettled: Vec<Arc<str>>,
     not_up: FxHashSet<Arc<str>>,
     leaving: FxHashSet<Arc<str>>,
+    /// New nodes that the pending pods need, whatever becomes of the others; worked out when first asked for.
+    for_pending: Option<usize>,
 }
 
 /// Whether pods may be moved to nodes that are not settled yet.
@@ -69,7 +71,25 @@ impl<'a> Rehearsal<'a> {
             unsettled: names(&|member| !is_settled(fleet, member)).into_iter().collect(),
             not_up: names(&|member| !member.node.is_initialized()),
             leaving: names(&|member| member.standing.leaving),
+            for_pending: None,
         }
+    }
+
+    /// How many new nodes the pods that wait already need, with every node in place.
+    pub fn new_nodes_for_pending(&mut self) -> usize {
+        if self.fleet.snapshot.pods.is_empty() {
+            return 0;
+        }
+        if let Some(count) = self.for_pending {
+            return count;
+        }
+        let count = self
+            .ask(&[], Vec::new(), Destinations::Any, &Reserved::OrOther)
+            .plan
+            .claims
+            .len();
+        self.for_pending = Some(count);
+        count
     }
 
     pub fn fleet(&self) -> &'a Fleet {

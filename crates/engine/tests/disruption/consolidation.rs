@@ -243,3 +243,14 @@ fn single_node_consolidation_is_fair_to_every_pool() {
     assert_eq!(names(&[]), ["a1", "b1", "a2", "b2", "a3"]);
     assert_eq!(names(&["other"]), ["b1", "a1", "b2", "a2", "a3"]);
 }
+
+#[test]
+fn while_pending_pods_need_several_nodes_nothing_is_consolidated() {
+    let built = || fleet("d2 d4").node("a", "d4", &["1"]).node("b", "d4", &["1"]);
+    assert_eq!(built().decides(Method::SingleNodeConsolidation), "delete a");
+    let waiting = built().pending("x", "4").pending("y", "4");
+    assert_eq!(
+        waiting.blocked(Method::SingleNodeConsolidation, "a"),
+        Some(Blocked::PendingPods(2))
+    );
+}
