@@ -3,6 +3,7 @@
 pub(crate) mod controller;
 mod crds;
 pub(crate) mod demo;
+pub(crate) mod doctor;
 mod simulate;
 mod validate;
 
@@ -19,6 +20,8 @@ pub(crate) enum Command {
     Demo(demo::Demo),
     /// Print the CustomResourceDefinitions that a cluster needs.
     Crds(crds::Crds),
+    /// Check an installation and its cloud from the outside, and say what to fix.
+    Doctor(Box<doctor::Doctor>),
     /// Work out offline which nodes would be launched, where pods would land, and what it would cost.
     Simulate(simulate::Simulate),
     /// Check manifests against Karpenter's CRDs and its runtime rules, without a cluster.
@@ -31,6 +34,7 @@ impl Command {
             Self::Controller(controller) => controller.run(),
             Self::Demo(demo) => demo.run(terminal),
             Self::Crds(crds) => crds.run(),
+            Self::Doctor(doctor) => doctor.run(terminal),
             Self::Simulate(simulate) => simulate.run(terminal),
             Self::Validate(validate) => validate.run(terminal),
         }

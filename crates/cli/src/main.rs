@@ -3,6 +3,7 @@
 mod cluster_files;
 mod commands;
 mod demo;
+mod doctor;
 mod error;
 mod manifests;
 mod providers;

@@ -45,6 +45,13 @@ impl Provider {
         }
     }
 
+    /// The rendered chart of this provider.
+    pub(crate) fn manifests(self) -> &'static str {
+        match self {
+            Self::Kwok => include_str!("../../../deploy/kwok.yaml"),
+        }
+    }
+
     /// The provider whose NodeClasses are in an API group.
     pub(crate) fn of_group(group: &str) -> Option<Self> {
         let owns = |provider: &Self| provider.node_class_crds().iter().any(|crd| crd.group() == group);

@@ -7,6 +7,7 @@ use karpenter_api::{NodeClaim, NodePool, labels::LabelRules};
 
 use crate::{
     background::BackgroundTask,
+    diagnosis::Diagnosis,
     error::CloudError,
     instance::{Adoption, Instance},
     node_class::NodeClassKind,
@@ -128,5 +129,9 @@ impl<L: Layer> CloudProvider for L {
 
     async fn adoptable(&self) -> Result<Vec<Adoption>, CloudError> {
         self.inner().adoptable().await
+    }
+
+    async fn diagnose(&self) -> Vec<Diagnosis> {
+        self.inner().diagnose().await
     }
 }

@@ -14,6 +14,7 @@ pub mod cache;
 pub mod clock;
 pub mod conformance;
 pub mod credentials;
+pub mod diagnosis;
 pub mod error;
 pub mod fake;
 pub mod garbage_collection;
@@ -33,6 +34,7 @@ pub mod unavailable;
 pub mod user_data;
 
 pub use background::BackgroundTask;
+pub use diagnosis::{Diagnosis, Verdict};
 pub use error::{CloudError, ErrorKind, LaunchEffect, RebootEffect};
 pub use instance::{ClaimMark, Instance, InstancePhase};
 pub use karpenter_engine::model::{InstanceType, Offering, OfferingOverrides, Overhead};

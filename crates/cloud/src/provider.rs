@@ -8,6 +8,7 @@ use karpenter_engine::model::InstanceType;
 
 use crate::{
     background::BackgroundTask,
+    diagnosis::Diagnosis,
     error::CloudError,
     instance::{Adoption, Instance},
     node_class::NodeClassKind,
@@ -143,6 +144,12 @@ pub trait CloudProvider: Send + Sync + 'static {
     /// When the inventory could not be read.
     async fn adoptable(&self) -> Result<Vec<Adoption>, CloudError> {
         Ok(Vec::new())
+    }
+
+    /// What an administrator should know of credentials (validity, expiry, permission per endpoint), quotas and leftovers that are
+    /// no instances, such as volumes and empty pools. Read-only; what can't be asked is a diagnosis too.
+    async fn diagnose(&self) -> Vec<Diagnosis> {
+        Vec::new()
     }
 }
 

@@ -1,0 +1,55 @@
+//! `karpenter doctor`: checks an installation from the outside.
+
+use clap::{Args, ValueEnum};
+
+use crate::doctor;
+use crate::error::CliError;
+use crate::providers::{Provider, ProviderFlags};
+use crate::terminal::Terminal;
+
+/// Check an installation and its cloud from the outside: one line a check, with what to do.
+///
+/// Nothing is changed. Uses the current kubeconfig, and for the cloud the environment variables that the controller uses. Exits with 1
+/// if a check fails, with 3 if the cluster can't be reached.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  karpenter doctor\n  karpenter doctor --provider kwok -o json")]
+pub(crate) struct Doctor {
+    /// The cloud [default: that of the installed controller, else that of the NodePools].
+    #[arg(long, value_name = "PROVIDER")]
+    provider: Option<Provider>,
+    #[command(flatten)]
+    provider_flags: ProviderFlags,
+    /// Namespace of the controller [default: where its Deployment is found].
+    #[arg(short, long, value_name = "NAMESPACE")]
+    namespace: Option<String>,
+    /// Whose rights to check, such as system:serviceaccount:karpenter:karpenter [default: the controller's ServiceAccount, else yours].
+    #[arg(long = "as", value_name = "USER")]
+    user: Option<String>,
+    /// How the findings are written.
+    #[arg(short, long, value_name = "FORMAT", default_value = "text")]
+    output: Format,
+}
+
+/// How findings are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Format {
+    Text,
+    Json,
+}
+
+impl Doctor {
+    pub(crate) fn run(self, terminal: &Terminal) -> Result<(), CliError> {
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+        let report = runtime.block_on(doctor::examine(&doctor::Request {
+            provider: self.provider,
+            provider_flags: self.provider_flags,
+            namespace: self.namespace,
+            user: self.user,
+        }));
+        match self.output {
+            Format::Text => report.write_text(terminal.style())?,
+            Format::Json => report.write_json()?,
+        }
+        report.outcome()
+    }
+}

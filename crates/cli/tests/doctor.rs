@@ -1,0 +1,236 @@
+//! `karpenter doctor` against the sandbox over TCP: what it finds, what it says, and the exit code.
+
+use std::net::SocketAddr;
+use std::process::{Command, Output};
+
+use karpenter_sandbox::tcp::TcpServer;
+use karpenter_sandbox::{Clock, Sandbox};
+use serde_json::Value;
+
+/// A cluster on a port, and a kubeconfig for it.
+struct World {
+    sandbox: Sandbox,
+    _served: TcpServer,
+    directory: tempfile::TempDir,
+}
+
+impl World {
+    async fn start() -> Self {
+        let sandbox = Sandbox::builder().clock(Clock::real()).api_server_only().start();
+        let served = sandbox.serve_tcp(SocketAddr::from(([127, 0, 0, 1], 0))).await.unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        served.write_kubeconfig(&directory.path().join("kubeconfig")).unwrap();
+        Self {
+            sandbox,
+            _served: served,
+            directory,
+        }
+    }
+
+    /// With the CRDs, the chart's manifests, a ready controller that leads, and the example's NodePool, ready.
+    async fn installed() -> Self {
+        let world = Self::start().await;
+        let crds = Command::new(env!("CARGO_BIN_EXE_karpenter"))
+            .arg("crds")
+            .output()
+            .unwrap();
+        world.sandbox.apply(&String::from_utf8(crds.stdout).unwrap()).unwrap();
+        world.apply("apiVersion: v1\nkind: Namespace\nmetadata: {name: karpenter}");
+        world.apply(
+            "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: karpenter, namespace: karpenter, \
+             labels: {app.kubernetes.io/name: karpenter}}\nspec: {replicas: 2, selector: {matchLabels: {a: b}}, template: \
+             {metadata: {labels: {a: b}}, spec: {serviceAccountName: karpenter, containers: [{name: controller, image: k, \
+             args: [controller, --provider, kwok]}]}}}\nstatus: {replicas: 2, readyReplicas: 2}",
+        );
+        world.lease(jiff::Timestamp::now());
+        let pool = include_str!("../../../examples/kwok/nodepool.yaml");
+        world.apply(&format!(
+            "{pool}status: {{conditions: [{{type: Ready, status: \"True\", reason: Ready, message: '', lastTransitionTime: \
+             2026-01-01T00:00:00Z}}]}}"
+        ));
+        world
+    }
+
+    fn lease(&self, renewed: jiff::Timestamp) {
+        self.apply(&format!(
+            "apiVersion: coordination.k8s.io/v1\nkind: Lease\nmetadata: {{name: karpenter-leader-election, namespace: karpenter}}\n\
+             spec: {{holderIdentity: karpenter-0, renewTime: \"{renewed:.6}\"}}"
+        ));
+    }
+
+    fn apply(&self, yaml: &str) {
+        self.sandbox.apply(yaml).unwrap();
+    }
+
+    async fn doctor(&self, arguments: &[&str]) -> Output {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_karpenter"));
+        command
+            .arg("doctor")
+            .args(arguments)
+            .env("KUBECONFIG", self.directory.path().join("kubeconfig"));
+        tokio::task::spawn_blocking(move || command.output().unwrap())
+            .await
+            .unwrap()
+    }
+
+    async fn report(&self, arguments: &[&str]) -> (i32, Vec<Value>) {
+        let output = self.doctor(&[arguments, &["-o", "json"]].concat()).await;
+        let report: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|error| {
+            panic!(
+                "{error}: {}{}",
+                String::from_utf8_lossy(&output.stdout),
+                String::from_utf8_lossy(&output.stderr)
+            )
+        });
+        assert_eq!(report["apiVersion"], "karpenter-rs/doctor/v1");
+        (
+            output.status.code().unwrap(),
+            report["checks"].as_array().unwrap().clone(),
+        )
+    }
+}
+
+/// The findings of one check as `status message`.
+fn findings(checks: &[Value], check: &str) -> Vec<String> {
+    checks
+        .iter()
+        .filter(|finding| finding["check"] == check)
+        .map(|finding| {
+            format!(
+                "{} {}",
+                finding["status"].as_str().unwrap(),
+                finding["message"].as_str().unwrap()
+            )
+        })
+        .collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cluster_without_karpenter_fails_and_says_what_to_install() {
+    let world = World::start().await;
+    let (code, checks) = world.report(&["--provider", "kwok"]).await;
+    assert_eq!(code, 1);
+    assert!(
+        findings(&checks, "cluster")[0].starts_with("ok Kubernetes v1."),
+        "{checks:?}"
+    );
+    assert!(findings(&checks, "clock")[0].starts_with("ok "), "{checks:?}");
+    assert!(
+        findings(&checks, "controller")[0].starts_with("warn no Deployment"),
+        "{checks:?}"
+    );
+    assert!(
+        findings(&checks, "crds").contains(&"fail nodepools.karpenter.sh is not installed".to_owned()),
+        "{checks:?}"
+    );
+    let remedy = checks.iter().find(|finding| finding["check"] == "crds").unwrap()["remedy"]
+        .as_str()
+        .unwrap();
+    assert!(remedy.contains("karpenter crds | kubectl apply"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_healthy_installation_passes() {
+    let world = World::installed().await;
+    let (code, checks) = world.report(&[]).await;
+    assert_eq!(code, 0, "{checks:?}");
+    assert_eq!(
+        findings(&checks, "crds"),
+        ["ok all 5 are installed and current"].map(str::to_owned),
+        "{checks:?}"
+    );
+    assert_eq!(findings(&checks, "leader"), ["ok karpenter-0 leads"]);
+    let rights = findings(&checks, "rights");
+    assert!(
+        rights[0].starts_with("ok system:serviceaccount:karpenter:karpenter may do all "),
+        "{rights:?}"
+    );
+    assert_eq!(findings(&checks, "nodepools"), ["ok default is ready"]);
+    assert_eq!(findings(&checks, "nodeclasses"), ["ok KWOKNodeClass/default is ready"]);
+    assert_eq!(
+        findings(&checks, "cloud"),
+        ["ok kwok answers; this cluster has 0 machines"]
+    );
+    assert!(
+        findings(&checks, "catalogue")[0].starts_with("ok default: "),
+        "{checks:?}"
+    );
+    assert_eq!(findings(&checks, "leftovers").len(), 1, "{checks:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_crd_of_another_version_a_dead_leader_and_a_vanished_machine_are_found() {
+    let world = World::installed().await;
+    world.lease(jiff::Timestamp::now() - jiff::SignedDuration::from_secs(120));
+    let crds: kube::Api<k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition> =
+        kube::Api::all(world.sandbox.client());
+    let patch = serde_json::json!([{
+        "op": "replace", "path": "/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties/weight/maximum", "value": 7,
+    }]);
+    let patch: kube::api::Patch<()> = kube::api::Patch::Json(serde_json::from_value(patch).unwrap());
+    crds.patch("nodepools.karpenter.sh", &kube::api::PatchParams::default(), &patch)
+        .await
+        .unwrap();
+    world.apply(
+        "apiVersion: karpenter.sh/v1\nkind: NodeClaim\nmetadata: {name: lost}\nspec: {requirements: [], nodeClassRef: {group: \
+         karpenter.kwok.sh, kind: KWOKNodeClass, name: default}}\nstatus: {providerID: kwok://lost}",
+    );
+    let (code, checks) = world.report(&[]).await;
+    assert_eq!(code, 1);
+    assert_eq!(
+        findings(&checks, "leader"),
+        ["fail karpenter-0 holds the Lease but does not renew it"]
+    );
+    let crds = findings(&checks, "crds");
+    assert!(
+        crds[0].starts_with("warn nodepools.karpenter.sh is not that of this version: spec.versions[0]"),
+        "{crds:?}"
+    );
+    assert_eq!(
+        findings(&checks, "leftovers"),
+        ["warn NodeClaims without a machine: lost"]
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cluster_that_does_not_answer_is_exit_code_3() {
+    let world = World::start().await;
+    let kubeconfig = world.directory.path().join("kubeconfig");
+    let text = std::fs::read_to_string(&kubeconfig).unwrap();
+    // A port that was free a moment ago.
+    let closed = std::net::TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap();
+    let server = text.lines().find(|line| line.contains("server:")).unwrap();
+    let (indent, _) = server.split_once("server:").unwrap();
+    std::fs::write(
+        &kubeconfig,
+        text.replace(server, &format!("{indent}server: http://{closed}")),
+    )
+    .unwrap();
+    let output = world.doctor(&[]).await;
+    assert_eq!(
+        output.status.code(),
+        Some(3),
+        "{}",
+        String::from_utf8_lossy(&output.stdout)
+    );
+    assert!(String::from_utf8_lossy(&output.stdout).contains("fail  cluster  can't be reached"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_text_is_one_line_a_check_and_a_sum() {
+    let world = World::installed().await;
+    let output = world.doctor(&[]).await;
+    let text = String::from_utf8(output.stdout).unwrap();
+    let (checks, sum) = text.trim_end().split_once("\n\n").unwrap();
+    assert!(
+        checks
+            .lines()
+            .all(|line| ["ok  ", "warn", "fail"].contains(&&line[..4])),
+        "{text}"
+    );
+    let ok = checks.lines().filter(|line| line.starts_with("ok")).count();
+    assert!(sum.starts_with(&format!("{ok} ok, ")), "{text}");
+}
