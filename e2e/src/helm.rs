@@ -43,6 +43,11 @@ impl Helm {
         Ok(Self { program: installed })
     }
 
+    /// Where it is; only a name when it is on the `PATH`.
+    pub(crate) fn program(&self) -> &Path {
+        &self.program
+    }
+
     /// The manifests that the chart renders to.
     pub(crate) fn template(&self, arguments: &[&str]) -> Result<String> {
         let output = self.run(arguments)?;

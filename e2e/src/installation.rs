@@ -118,7 +118,7 @@ fn credential(token: &str) -> Result<String> {
     Ok(format!("JTI={id}"))
 }
 
-fn free_port() -> Result<u16> {
+pub(crate) fn free_port() -> Result<u16> {
     Ok(std::net::TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port())
 }
 

@@ -4,6 +4,7 @@ mod availability;
 mod behaviour;
 mod chart;
 pub(crate) mod crds;
+mod docs;
 mod kubectl;
 mod manifests;
 mod rbac;
@@ -16,6 +17,7 @@ pub(crate) fn all() -> Vec<Suite> {
     vec![
         crds::suite(),
         chart::suite(),
+        docs::suite(),
         behaviour::suite(),
         kubectl::suite(),
         scenarios::suite(),

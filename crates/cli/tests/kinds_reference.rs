@@ -62,7 +62,8 @@ fn kind(page: &mut String, crd: &Value) {
     )
     .unwrap();
     writeln!(page, "- Scope: {}", text(&crd["spec"]["scope"])).unwrap();
-    writeln!(page, "- `kubectl get {}`", text(&names["plural"])).unwrap();
+    // With its group: other products have kinds of the same name.
+    writeln!(page, "- `kubectl get {}`", text(&crd["metadata"]["name"])).unwrap();
     for (title, value) in [
         ("Short names", &names["shortNames"]),
         ("Categories", &names["categories"]),

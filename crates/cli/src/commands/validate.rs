@@ -15,7 +15,7 @@ use crate::verdict::Rules;
 /// Every finding is one line, `file:document: kind/name: path: problem`. Exits with 1 if there is any.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Example:\n  karpenter validate -f manifests/ -f nodepool.yaml\n  kubectl get nodepools -o yaml | karpenter validate -f -"
+    after_help = "Example:\n  karpenter validate -f manifests/ -f nodepool.yaml\n  kubectl get nodepools.karpenter.sh -o yaml | karpenter validate -f -"
 )]
 pub(crate) struct Validate {
     #[command(flatten)]

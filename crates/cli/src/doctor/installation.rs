@@ -66,17 +66,15 @@ impl Installation {
 
     pub(super) async fn report(&self, client: &Client, report: &mut Report) {
         let subject = "controller";
-        match (&self.deployment, &self.problem) {
-            (Some(deployment), _) => report.add(replicas(deployment)),
-            (None, Some(problem)) => {
-                report.add(Diagnosis::warn(subject, format!("can't be looked for: {problem}"), ""))
-            }
-            (None, None) => report.add(Diagnosis::warn(
+        report.add(match (&self.deployment, &self.problem) {
+            (Some(deployment), _) => replicas(deployment),
+            (None, Some(problem)) => Diagnosis::warn(subject, format!("can't be looked for: {problem}"), ""),
+            (None, None) => Diagnosis::warn(
                 subject,
                 format!("no Deployment with {SELECTOR} was found"),
                 "install the chart, or say where it is with --namespace",
-            )),
-        }
+            ),
+        });
         if self.deployment.is_none() {
             return;
         }

@@ -6,6 +6,7 @@ mod events;
 mod manifests;
 mod metrics;
 mod observability;
+mod pages;
 mod settings;
 mod sources;
 
