@@ -91,7 +91,7 @@ fn blocks(page: &str) -> Vec<Block> {
 /// Follows a page from the root of a checkout, with `karpenter`, `helm` and `kubectl` at hand.
 async fn follow(environment: &mut Environment, name: &str) -> Result<()> {
     if name != "sandbox" {
-        crds::install(&environment.control_plane.admin().await?).await?;
+        crds::install(&environment.control_plane.admin().await?, &environment.karpenter).await?;
     }
     let file = format!("docs/getting-started/{name}.md");
     let page = std::fs::read_to_string(&file).with_context(|| format!("cannot read {file}"))?;
@@ -126,10 +126,14 @@ async fn follow(environment: &mut Environment, name: &str) -> Result<()> {
 /// The controller that `helm install` would start as a pod runs beside, as a process: nothing pulls images here.
 async fn kwok(environment: &mut Environment) -> Result<()> {
     let client = environment.control_plane.admin().await?;
-    crds::install(&client).await?;
+    crds::install(&client, &environment.karpenter).await?;
     two_nodes(&client).await?;
     let (metrics, probes) = (free_port()?.to_string(), free_port()?.to_string());
-    let kubeconfig = environment.logs.join("admin.kubeconfig").to_string_lossy().into_owned();
+    let kubeconfig = environment
+        .control_plane
+        .admin_kubeconfig()
+        .to_string_lossy()
+        .into_owned();
     let variables = [
         ("KUBECONFIG", kubeconfig.as_str()),
         ("METRICS_PORT", metrics.as_str()),
@@ -205,7 +209,11 @@ impl Desk {
         let path = std::env::var("PATH").unwrap_or_default();
         Ok(Self {
             path: format!("{}:{path}", folder.join("bin").display()),
-            kubeconfig: environment.logs.join("admin.kubeconfig").to_string_lossy().into_owned(),
+            kubeconfig: environment
+                .control_plane
+                .admin_kubeconfig()
+                .to_string_lossy()
+                .into_owned(),
             log: environment.logs.join(format!("docs-{name}.log")),
             folder,
         })
