@@ -112,7 +112,7 @@ async fn connect() -> Result<Client, CliError> {
     let config = Config::infer()
         .await
         .map_err(|error| CliError::unreachable(format!("no cluster to talk to: {error}")))?;
-    Client::try_from(config).map_err(|error| CliError::unreachable(error.to_string()))
+    karpenter_core::client::connect(config).map_err(|error| CliError::unreachable(error.to_string()))
 }
 
 /// Kubernetes ends a pod with SIGTERM, people end a process with Ctrl-C.

@@ -12,6 +12,7 @@ use super::Lifecycle;
 use crate::claims;
 use crate::error::{Error, Result};
 use crate::events::{self, Regarding};
+use crate::nodes;
 use crate::patch::Written;
 use crate::runner::Next;
 
@@ -35,7 +36,7 @@ impl Lifecycle {
             return Ok(Next::Wait);
         };
         // A Node that never registered has no finalizer of ours: there is nothing to drain, and it goes with its machine.
-        if claim.is_true(REGISTERED) && self.delete_nodes(&claim).await? == Remaining::Some {
+        if self.is_registered(&claim) && self.delete_nodes(&claim).await? == Remaining::Some {
             return Ok(Next::Wait);
         }
         let Some(claim) = self.terminate_instance(claim).await? else {
@@ -70,6 +71,12 @@ impl Lifecycle {
             Written::Unchanged => Ok(Some(changed)),
             Written::Gone => Ok(None),
         }
+    }
+
+    /// The Node takes part in the registration first, and pods may run on it before the claim says so.
+    fn is_registered(&self, claim: &NodeClaim) -> bool {
+        let holds_a_node = |id: &str| self.ctx.relations.nodes_of(id).iter().any(|node| nodes::is_held(node));
+        claim.is_true(REGISTERED) || claim.provider_id().is_some_and(holds_a_node)
     }
 
     async fn delete_nodes(&self, claim: &NodeClaim) -> Result<Remaining> {

@@ -409,6 +409,23 @@ async fn an_unregistered_claim_is_terminated_without_touching_nodes() {
 }
 
 #[tokio::test]
+async fn a_claim_that_does_not_say_yet_that_its_node_registered_is_drained_all_the_same() {
+    let cluster = Cluster::start().await;
+    cluster.claim("a", "").await;
+    cluster
+        .pod("web", "annotations: {karpenter.sh/do-not-disrupt: 'true'}", "")
+        .await;
+    let unsaid = json!({"status": {"conditions": [
+        {"type": "Launched", "status": "True", "reason": "Launched", "lastTransitionTime": "2026-01-01T00:00:00Z"}]}});
+    cluster.objects().patch_status::<NodeClaim>("", "a", &unsaid).unwrap();
+    cluster.delete_claim("a").await;
+    cluster.minutes(1).await;
+    assert!(cluster.get_claim("a").is_some(), "the pod holds up the drain");
+    assert!(cluster.node().metadata.deletion_timestamp.is_some());
+    assert_eq!(cluster.cloud.calls(Method::Delete), 0);
+}
+
+#[tokio::test]
 async fn a_machine_that_cannot_be_terminated_keeps_its_claim() {
     let cluster = Cluster::start_with(|cloud| cloud.set_boot_delay(Duration::from_secs(3600))).await;
     cluster.claim("a", "").await;

@@ -146,9 +146,8 @@ metadata:
 "#;
 
 /// Names that dashboards, alerts and scripts for upstream look for.
-const METRICS: [&str; 8] = [
+const METRICS: [&str; 7] = [
     "karpenter_nodeclaims_created_total",
-    "karpenter_nodeclaims_disrupted_total",
     "karpenter_nodes_created_total",
     "karpenter_nodes_allocatable",
     "karpenter_pods_state",

@@ -154,8 +154,8 @@ pub(super) async fn consolidation(world: &World) -> Result<()> {
     let before = world.view().cpus();
     world.scale("web", 4).await?;
     world
-        .until("4 pods run on few machines", LATER, |view| {
-            view.all_run(4) && view.cpus() <= 8 && view.nodes.len() == view.claims.len()
+        .until("4 pods run on one machine", LATER, |view| {
+            view.all_run(4) && view.nodes.len() == 1 && view.is_settled()
         })
         .await
         .with_context(|| format!("it began with {before} cpus"))
