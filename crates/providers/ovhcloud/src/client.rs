@@ -233,7 +233,9 @@ impl OvhClient {
         };
         let url = self.endpoint.url(&call.path);
         let sent = self.http.send(&endpoint, |client| {
-            let mut request = client.request(call.method.clone(), &url).headers(self.headers(call, &url)?);
+            let mut request = client
+                .request(call.method.clone(), &url)
+                .headers(self.headers(call, &url)?);
             if !call.body.is_empty() {
                 request = request.body(call.body.clone());
             }
@@ -389,7 +391,9 @@ impl OvhClient {
             error.message = self.http.redactor().redact(&error.message);
             error
         };
-        let answer = sent.await.map_err(|error| failed(ApiErrorKind::Transport, error.to_string()))?;
+        let answer = sent
+            .await
+            .map_err(|error| failed(ApiErrorKind::Transport, error.to_string()))?;
         if answer.status.is_client_error() {
             let error = failed(
                 ApiErrorKind::Auth,
@@ -453,7 +457,10 @@ impl<'a> Call<'a> {
 
 fn parsed<T: DeserializeOwned>(answer: &Answer, call: &Call<'_>) -> Result<T, ApiError> {
     serde_json::from_slice(&answer.body).map_err(|error| {
-        let mut failed = call.failed(ApiErrorKind::Server, format!("the answer is not what was expected: {error}"));
+        let mut failed = call.failed(
+            ApiErrorKind::Server,
+            format!("the answer is not what was expected: {error}"),
+        );
         failed.query = Some(answer.request_id.clone());
         failed
     })

@@ -38,12 +38,7 @@ use sha2::{Digest, Sha256};
         json_path = ".status.conditions[?(@.type==\"Ready\")].status"
     ),
     printcolumn(name = "Region", type_ = "string", json_path = ".status.cluster.region"),
-    printcolumn(
-        name = "Monthly",
-        type_ = "boolean",
-        json_path = ".spec.monthlyBilled",
-        priority = 1
-    ),
+    printcolumn(name = "Monthly", type_ = "boolean", json_path = ".spec.monthlyBilled", priority = 1),
     printcolumn(name = "Pools", type_ = "integer", json_path = ".status.pools.owned"),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
     derive = "PartialEq",
@@ -276,7 +271,11 @@ impl OvhNodeClassSpec {
     /// How many nodes a pool of this class is filled with.
     pub fn pool_cap(&self, default: u32) -> u32 {
         let cap = self.max_nodes_per_pool.unwrap_or(default).max(1);
-        if self.is_anti_affine() { cap.min(ANTI_AFFINITY_NODES) } else { cap }
+        if self.is_anti_affine() {
+            cap.min(ANTI_AFFINITY_NODES)
+        } else {
+            cap
+        }
     }
 
     /// A number that changes exactly when pools would have to be made anew.
@@ -297,7 +296,9 @@ impl OvhNodeClassSpec {
         const USUAL: Duration = Duration::from_secs(15 * 60);
         const WITH_GPU: Duration = Duration::from_secs(90 * 60);
         let default = if has_gpu { WITH_GPU } else { USUAL };
-        let own = self.registration_timeout.map(|own| Duration::try_from(own.as_signed()).unwrap_or(default));
+        let own = self
+            .registration_timeout
+            .map(|own| Duration::try_from(own.as_signed()).unwrap_or(default));
         own.unwrap_or(default)
     }
 
@@ -323,7 +324,10 @@ fn tags(_: &mut SchemaGenerator) -> Schema {
     let domain = |domain: &str| {
         let message = format!("label domain {domain} is not for tags; use a domain of your own");
         let pattern = domain.replace('.', "[.]");
-        schema::rule(&format!("self.all(key, key.find('^([^/]*[.])?{pattern}/') == '')"), &message)
+        schema::rule(
+            &format!("self.all(key, key.find('^([^/]*[.])?{pattern}/') == '')"),
+            &message,
+        )
     };
     let mut rules: Vec<_> = LABEL_DOMAINS.into_iter().chain(["ovh"]).map(domain).collect();
     rules.push(schema::rule(
@@ -430,7 +434,10 @@ mod tests {
     #[test]
     fn a_pool_with_anti_affinity_holds_five_nodes_at_most() {
         assert_eq!(spec(json!({"antiAffinity": true})).pool_cap(100), 5);
-        assert_eq!(spec(json!({"antiAffinity": true, "maxNodesPerPool": 3})).pool_cap(100), 3);
+        assert_eq!(
+            spec(json!({"antiAffinity": true, "maxNodesPerPool": 3})).pool_cap(100),
+            3
+        );
         assert_eq!(spec(json!({"maxNodesPerPool": 30})).pool_cap(100), 30);
         assert_eq!(spec(json!({})).pool_cap(100), 100);
     }

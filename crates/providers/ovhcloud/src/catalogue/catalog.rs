@@ -180,11 +180,18 @@ impl PriceList {
     /// What a flavor costs per hour when billed by the hour.
     pub fn hourly(&self, flavor: &Flavor, region: &str, three_zones: bool) -> Price {
         let known = self.plans.get(&flavor.name).and_then(|plans| {
-            let local = plans.hourly_local.iter().find(|(regions, _)| regions.iter().any(|own| own == region));
+            let local = plans
+                .hourly_local
+                .iter()
+                .find(|(regions, _)| regions.iter().any(|own| own == region));
             if let Some((_, price)) = local {
                 return Some(*price);
             }
-            if three_zones { plans.hourly_3az.or(plans.hourly) } else { plans.hourly }
+            if three_zones {
+                plans.hourly_3az.or(plans.hourly)
+            } else {
+                plans.hourly
+            }
         });
         self.or_estimate(known, flavor)
     }
@@ -241,7 +248,8 @@ impl Addon {
         let plain = self.pricings.iter().filter(|own| {
             own.commitment == 0
                 && (own.mode.is_empty() || own.mode == "default")
-                && (own.capacities.is_empty() || own.capacities.iter().any(|own| own == "consumption" || own == "renew"))
+                && (own.capacities.is_empty()
+                    || own.capacities.iter().any(|own| own == "consumption" || own == "renew"))
         });
         let first = plain.min_by_key(|own| own.phase)?;
         Some(first.price as f64 * PRICE_UNIT)
@@ -254,7 +262,10 @@ impl Addon {
 
     fn disk_gb(&self) -> Option<u32> {
         let disks = &self.blobs.technical.storage.disks;
-        let sum: f64 = disks.iter().map(|disk| disk.capacity * f64::from(disk.number.unwrap_or(1))).sum();
+        let sum: f64 = disks
+            .iter()
+            .map(|disk| disk.capacity * f64::from(disk.number.unwrap_or(1)))
+            .sum();
         (sum > 0.0).then_some(sum as u32)
     }
 }
@@ -274,7 +285,11 @@ fn scale(plans: &BTreeMap<String, Plans>) -> f64 {
         })
         .collect();
     ratios.sort_by(f64::total_cmp);
-    ratios.get(ratios.len() / 2).copied().filter(|ratio| *ratio > 0.0).unwrap_or(1.0)
+    ratios
+        .get(ratios.len() / 2)
+        .copied()
+        .filter(|ratio| *ratio > 0.0)
+        .unwrap_or(1.0)
 }
 
 fn null_is_default<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(deserializer: D) -> Result<T, D::Error> {
@@ -349,7 +364,10 @@ mod tests {
         assert!(!list.sells_monthly("b2-15"), "the catalogue has no such plan");
         assert!(!list.sells_monthly("t1-45"), "a GPU code does not count");
         assert!(!list.sells_monthly("b3-8"));
-        assert!(PriceList::unknown().sells_monthly("b2-15"), "without a catalogue the family decides");
+        assert!(
+            PriceList::unknown().sells_monthly("b2-15"),
+            "without a catalogue the family decides"
+        );
     }
 
     #[test]

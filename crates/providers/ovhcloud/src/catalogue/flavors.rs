@@ -2,9 +2,21 @@
 
 use crate::client::model::Flavor;
 
-/// Family, then size, vCPUs, RAM in GiB and GPUs of each.
-const BUILT_IN: &[(&str, &[(u32, u32, u32, u32)])] = &[
-    ("b2", &[(7, 2, 7, 0), (15, 4, 15, 0), (30, 8, 30, 0), (60, 16, 60, 0), (120, 32, 120, 0)]),
+/// Size, vCPUs, RAM in GiB and GPUs.
+type Size = (u32, u32, u32, u32);
+
+/// Families and their sizes.
+const BUILT_IN: &[(&str, &[Size])] = &[
+    (
+        "b2",
+        &[
+            (7, 2, 7, 0),
+            (15, 4, 15, 0),
+            (30, 8, 30, 0),
+            (60, 16, 60, 0),
+            (120, 32, 120, 0),
+        ],
+    ),
     (
         "b3",
         &[
@@ -18,7 +30,16 @@ const BUILT_IN: &[(&str, &[(u32, u32, u32, u32)])] = &[
             (640, 160, 640, 0),
         ],
     ),
-    ("c2", &[(7, 2, 7, 0), (15, 4, 15, 0), (30, 8, 30, 0), (60, 16, 60, 0), (120, 32, 120, 0)]),
+    (
+        "c2",
+        &[
+            (7, 2, 7, 0),
+            (15, 4, 15, 0),
+            (30, 8, 30, 0),
+            (60, 16, 60, 0),
+            (120, 32, 120, 0),
+        ],
+    ),
     (
         "c3",
         &[
@@ -32,7 +53,16 @@ const BUILT_IN: &[(&str, &[(u32, u32, u32, u32)])] = &[
             (320, 160, 320, 0),
         ],
     ),
-    ("r2", &[(15, 2, 15, 0), (30, 2, 30, 0), (60, 4, 60, 0), (120, 8, 120, 0), (240, 16, 240, 0)]),
+    (
+        "r2",
+        &[
+            (15, 2, 15, 0),
+            (30, 2, 30, 0),
+            (60, 4, 60, 0),
+            (120, 8, 120, 0),
+            (240, 16, 240, 0),
+        ],
+    ),
     (
         "r3",
         &[
@@ -80,7 +110,7 @@ const MONTHLY_FAMILIES: [&str; 4] = ["b2", "c2", "d2", "r2"];
 
 /// All flavors that are known without asking, as available.
 pub fn all() -> Vec<Flavor> {
-    let of = |family: &str, (size, vcpus, ram, gpus): (u32, u32, u32, u32)| Flavor {
+    let of = |family: &str, (size, vcpus, ram, gpus): Size| Flavor {
         name: format!("{family}-{size}"),
         category: family[..1].to_owned(),
         state: "available".to_owned(),
@@ -112,7 +142,9 @@ pub fn size(name: &str) -> Option<&str> {
 pub fn generation(name: &str) -> Option<&str> {
     let family = family(name);
     let is_plain = family.len() == 2 && family.starts_with(|first: char| first.is_ascii_lowercase());
-    is_plain.then(|| &family[1..]).filter(|digit| digit.parse::<u8>().is_ok())
+    is_plain
+        .then(|| &family[1..])
+        .filter(|digit| digit.parse::<u8>().is_ok())
 }
 
 /// Whether the service bills this family by the month.
@@ -122,7 +154,10 @@ pub fn is_monthly_family(name: &str) -> bool {
 
 /// The root disk where nobody tells.
 pub fn disk_gb(name: &str) -> u32 {
-    DISKS.iter().find(|(own, _)| *own == name).map_or(SMALLEST_DISK_GB, |(_, disk)| *disk)
+    DISKS
+        .iter()
+        .find(|(own, _)| *own == name)
+        .map_or(SMALLEST_DISK_GB, |(_, disk)| *disk)
 }
 
 #[cfg(test)]
@@ -133,7 +168,10 @@ mod tests {
     fn names_are_taken_apart_at_the_last_hyphen() {
         assert_eq!((family("t1-le-45"), size("t1-le-45")), ("t1-le", Some("45")));
         assert_eq!((family("a100-180"), generation("a100-180")), ("a100", None));
-        assert_eq!((generation("b3-8"), generation("i1-45"), generation("l4-90")), (Some("3"), Some("1"), Some("4")));
+        assert_eq!(
+            (generation("b3-8"), generation("i1-45"), generation("l4-90")),
+            (Some("3"), Some("1"), Some("4"))
+        );
     }
 
     #[test]

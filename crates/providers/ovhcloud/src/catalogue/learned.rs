@@ -62,13 +62,15 @@ impl Learned {
 }
 
 fn relevant(list: &ResourceList) -> ResourceList {
-    let own = list.iter().filter(|(name, _)| resources::WELL_KNOWN.contains(&name.as_str()));
+    let own = list
+        .iter()
+        .filter(|(name, _)| resources::WELL_KNOWN.contains(&name.as_str()));
     ResourceList(own.map(|(name, amount)| (name.clone(), *amount)).collect())
 }
 
 fn least(a: &ResourceList, b: &ResourceList) -> ResourceList {
     let mut least = a.clone();
-    for (name, amount) in b.iter() {
+    for (name, amount) in &b.0 {
         least
             .entry(name.clone())
             .and_modify(|own| *own = (*own).min(*amount))

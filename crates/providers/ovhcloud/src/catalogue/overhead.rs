@@ -21,7 +21,10 @@ pub fn overhead(spec: &OvhNodeClassSpec, vcpus: u32, disk_gb: u32) -> Overhead {
     let mut kube_reserved = ResourceList::new()
         .with(CPU, Quantity::from_milli(150 + 5 * i64::from(vcpus)))
         .with(MEMORY, Quantity::from_bytes(RESERVED_MEMORY_MIB * MIB))
-        .with(EPHEMERAL_STORAGE, Quantity::from_bytes(reserved_storage_mb(disk_gb) * MB));
+        .with(
+            EPHEMERAL_STORAGE,
+            Quantity::from_bytes(reserved_storage_mb(disk_gb) * MB),
+        );
     kube_reserved.extend(spec.kube_reserved.clone());
     let mut eviction_threshold = ResourceList::new().with(MEMORY, Quantity::from_bytes(EVICTION_MEMORY_MIB * MIB));
     eviction_threshold.extend(spec.eviction_hard.clone());
@@ -73,9 +76,10 @@ mod tests {
 
     #[test]
     fn the_class_overrides_single_resources() {
-        let spec: OvhNodeClassSpec =
-            serde_json::from_value(serde_json::json!({"kubeReserved": {"cpu": "1"}, "evictionHard": {"memory": "5Gi"}}))
-                .expect("a spec");
+        let spec: OvhNodeClassSpec = serde_json::from_value(
+            serde_json::json!({"kubeReserved": {"cpu": "1"}, "evictionHard": {"memory": "5Gi"}}),
+        )
+        .expect("a spec");
         let own = overhead(&spec, 2, 50);
         assert_eq!(own.kube_reserved.cpu(), Quantity::from_units(1));
         assert_eq!(own.kube_reserved.memory(), Quantity::from_bytes(1590 << 20));

@@ -77,7 +77,10 @@ impl TypeFacts<'_> {
             .collect();
         usable.sort_by(|a, b| a.name.cmp(&b.name));
         usable.dedup_by(|a, b| a.name == b.name);
-        usable.into_iter().map(|flavor| Arc::new(self.instance_type(flavor, &is_free))).collect()
+        usable
+            .into_iter()
+            .map(|flavor| Arc::new(self.instance_type(flavor, &is_free)))
+            .collect()
     }
 
     fn instance_type(&self, flavor: &Flavor, is_free: &impl Fn(&str, &str) -> bool) -> InstanceType {
@@ -88,7 +91,9 @@ impl TypeFacts<'_> {
             Billing::Monthly => self.prices.sells_monthly(&flavor.name),
         };
         let price = match billing {
-            Billing::Hourly => self.prices.hourly(flavor, self.region, self.zones.kind == ZoneKind::Several),
+            Billing::Hourly => self
+                .prices
+                .hourly(flavor, self.region, self.zones.kind == ZoneKind::Several),
             Billing::Monthly => self.prices.monthly(flavor),
         };
         let offering = |zone: &String| Offering {
@@ -139,7 +144,10 @@ impl TypeFacts<'_> {
             all.extend(labelled([
                 (names::GPU_COUNT, Some(flavor.gpus.to_string())),
                 (names::GPU_MANUFACTURER, Some("nvidia".to_owned())),
-                (names::GPU_NAME, model.map(|model| model.to_lowercase().replace(' ', "-"))),
+                (
+                    names::GPU_NAME,
+                    model.map(|model| model.to_lowercase().replace(' ', "-")),
+                ),
                 (names::GPU_MEMORY, memory.map(|memory| memory.to_string())),
             ]));
         }
@@ -150,7 +158,9 @@ impl TypeFacts<'_> {
     fn resources(&self, flavor: &Flavor) -> (ResourceList, Overhead) {
         let name = &flavor.name;
         let disk = self.disks.get(name).copied().filter(|disk| *disk > 0);
-        let disk = disk.or(self.prices.disk_gb(name)).unwrap_or_else(|| flavors::disk_gb(name));
+        let disk = disk
+            .or(self.prices.disk_gb(name))
+            .unwrap_or_else(|| flavors::disk_gb(name));
         let mut capacity = ResourceList::new()
             .with(resources::CPU, Quantity::from_units(i64::from(flavor.vcpus)))
             .with(resources::MEMORY, overhead::memory(flavor.ram, self.memory_overhead))
@@ -166,7 +176,10 @@ impl TypeFacts<'_> {
             };
         }
         if flavor.gpus > 0 {
-            capacity.insert(names::GPU_RESOURCE.to_owned(), Quantity::from_units(i64::from(flavor.gpus)));
+            capacity.insert(
+                names::GPU_RESOURCE.to_owned(),
+                Quantity::from_units(i64::from(flavor.gpus)),
+            );
         }
         (capacity, overhead)
     }
@@ -213,7 +226,12 @@ mod tests {
     fn a_flavor_has_its_labels_and_resources() {
         let types = build(&json!({}), &Learned::default(), |_, _| true);
         let own = named(&types, "b3-8");
-        let label = |key: &str| own.requirements.get(key).and_then(|own| own.single_value()).map(str::to_owned);
+        let label = |key: &str| {
+            own.requirements
+                .get(key)
+                .and_then(|own| own.single_value())
+                .map(str::to_owned)
+        };
         assert_eq!(label(names::FAMILY).as_deref(), Some("b3"));
         assert_eq!(label(names::CATEGORY).as_deref(), Some("b"));
         assert_eq!(label(names::MEMORY).as_deref(), Some("8192"));
@@ -232,7 +250,11 @@ mod tests {
         let types = build(&json!({}), &Learned::default(), |flavor, zone| {
             !(flavor == "b3-8" && zone == "eu-west-par-a")
         });
-        let available: Vec<bool> = named(&types, "b3-8").offerings.iter().map(|own| own.available).collect();
+        let available: Vec<bool> = named(&types, "b3-8")
+            .offerings
+            .iter()
+            .map(|own| own.available)
+            .collect();
         assert_eq!(available, [false, true]);
         assert_eq!(types.len(), flavors::all().len());
     }

@@ -28,8 +28,13 @@ pub enum AuthMethod {
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum CredentialProblem {
     #[error("{missing} is missing beside {present}", missing = missing.join(", "))]
-    Incomplete { present: &'static str, missing: Vec<&'static str> },
-    #[error("there is neither {APPLICATION_KEY}, {APPLICATION_SECRET} and {CONSUMER_KEY} nor {CLIENT_ID} and {CLIENT_SECRET}")]
+    Incomplete {
+        present: &'static str,
+        missing: Vec<&'static str>,
+    },
+    #[error(
+        "there is neither {APPLICATION_KEY}, {APPLICATION_SECRET} and {CONSUMER_KEY} nor {CLIENT_ID} and {CLIENT_SECRET}"
+    )]
     None,
     #[error("{} exclude each other; keep the keys of one method", keys.join(" and "))]
     Ambiguous { keys: Vec<&'static str> },
@@ -168,6 +173,9 @@ mod tests {
             (APPLICATION_SECRET, "s3cr3t"),
             (CONSUMER_KEY, "c0nsumer"),
         ];
-        assert_eq!(format!("{:?}", method(&keys).expect("complete")), "ApplicationKeys(***wKX2)");
+        assert_eq!(
+            format!("{:?}", method(&keys).expect("complete")),
+            "ApplicationKeys(***wKX2)"
+        );
     }
 }

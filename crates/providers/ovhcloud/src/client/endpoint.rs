@@ -23,7 +23,9 @@ pub enum EndpointError {
     TrailingSlash { given: String, corrected: String },
     #[error("endpoint {given:?} is not a URL: {reason}")]
     NotAUrl { given: String, reason: String },
-    #[error("endpoint {given:?} would send keys over plain HTTP; use https (http is for loopback and cluster addresses)")]
+    #[error(
+        "endpoint {given:?} would send keys over plain HTTP; use https (http is for loopback and cluster addresses)"
+    )]
     PlainHttp { given: String },
 }
 

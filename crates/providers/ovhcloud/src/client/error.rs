@@ -78,7 +78,10 @@ impl ApiError {
         let kind = classify(answer.status, &envelope);
         let told = envelope.message.as_deref().filter(|message| !message.is_empty());
         let told = told.map_or_else(|| answer.status.to_string(), str::to_owned);
-        let lacking = envelope.details.and_then(|details| details.iam).filter(|iam| !iam.is_empty());
+        let lacking = envelope
+            .details
+            .and_then(|details| details.iam)
+            .filter(|iam| !iam.is_empty());
         let message = match (kind, lacking) {
             (ApiErrorKind::NotGranted, Some(action)) => format!("{told}; the IAM action {action} is not granted"),
             (ApiErrorKind::NotGranted, None) => {
@@ -155,10 +158,20 @@ fn classify(status: StatusCode, envelope: &Envelope) -> ApiErrorKind {
         if class.contains("quota") || message.contains("quota") {
             return Kind::Quota;
         }
-        if says(&["out of stock", "not enough capacity", "flavor not available", "flavor is not available"]) {
+        if says(&[
+            "out of stock",
+            "not enough capacity",
+            "flavor not available",
+            "flavor is not available",
+        ]) {
             return Kind::Capacity;
         }
-        if says(&["maximum number of node pools", "maximum of node pools", "nodepools limit", "node pools limit"]) {
+        if says(&[
+            "maximum number of node pools",
+            "maximum of node pools",
+            "nodepools limit",
+            "node pools limit",
+        ]) {
             return Kind::PoolLimit;
         }
     }
@@ -236,8 +249,16 @@ mod tests {
         check(460, &json!({}), Kind::Expired);
         check(429, &json!({}), Kind::RateLimited);
         check(400, &json!({"class": "Client::TooManyRequests"}), Kind::RateLimited);
-        check(400, &json!({"message": "availabilityZones is mandatory"}), Kind::ZoneRequired);
-        check(400, &json!({"class": "Client::BadRequest", "message": "bad name"}), Kind::Invalid);
+        check(
+            400,
+            &json!({"message": "availabilityZones is mandatory"}),
+            Kind::ZoneRequired,
+        );
+        check(
+            400,
+            &json!({"class": "Client::BadRequest", "message": "bad name"}),
+            Kind::Invalid,
+        );
         check(302, &json!({}), Kind::Invalid);
         check(500, &json!({}), Kind::Server);
         check(502, &json!({"message": "quota service unavailable"}), Kind::Server);

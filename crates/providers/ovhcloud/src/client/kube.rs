@@ -83,7 +83,8 @@ impl KubeApi {
 
     /// All nodes of a pool that are not deleted yet. Every page, or an error.
     pub async fn nodes(&self, pool: &str) -> Result<Vec<PoolNode>, ApiError> {
-        self.paged(self.path(&format!("/nodepool/{pool}/nodes")), POOL_NODES).await
+        self.paged(self.path(&format!("/nodepool/{pool}/nodes")), POOL_NODES)
+            .await
     }
 
     async fn paged<T: DeserializeOwned>(&self, path: String, label: &str) -> Result<Vec<T>, ApiError> {
@@ -120,7 +121,10 @@ impl KubeApi {
 
     pub async fn delete_pool(&self, id: &str) -> Result<(), ApiError> {
         let path = self.path(&format!("/nodepool/{id}"));
-        self.client.write(Method::DELETE, path, POOL, Vec::new()).await.map(drop)
+        self.client
+            .write(Method::DELETE, path, POOL, Vec::new())
+            .await
+            .map(drop)
     }
 
     /// The flavors that this cluster may use.

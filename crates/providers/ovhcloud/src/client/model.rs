@@ -259,7 +259,9 @@ impl Cluster {
 
     /// Whether the plan is the one with three zones, floating addresses and replacing upgrades.
     pub fn is_standard(&self) -> bool {
-        self.plan.as_deref().is_some_and(|plan| plan.eq_ignore_ascii_case("standard"))
+        self.plan
+            .as_deref()
+            .is_some_and(|plan| plan.eq_ignore_ascii_case("standard"))
     }
 }
 
@@ -348,8 +350,8 @@ mod tests {
         let node: PoolNode =
             serde_json::from_value(json!({"id": "a", "instanceId": null, "status": "FOO", "ip": "x"})).expect("a node");
         assert_eq!((node.class(), node.provider_id()), (NodeClass::Live, None));
-        let flavor: Flavor = serde_json::from_value(json!({"name": "z9-1", "category": "z", "vCPUs": 4, "ram": 8}))
-            .expect("a flavor");
+        let flavor: Flavor =
+            serde_json::from_value(json!({"name": "z9-1", "category": "z", "vCPUs": 4, "ram": 8})).expect("a flavor");
         assert_eq!((flavor.vcpus, flavor.ram, flavor.is_available()), (4, 8, false));
     }
 

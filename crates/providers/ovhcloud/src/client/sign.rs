@@ -81,10 +81,7 @@ mod tests {
         );
         let pool = "https://eu.api.ovh.com/1.0/cloud/project/p/kube/k/nodepool/n";
         let sent = r#"{"desiredNodes":2,"nodesToRemove":["openstack:///1"]}"#;
-        assert_eq!(
-            sign("PUT", pool, sent),
-            "$1$b0268632e6ac4597f7a9e78c7c923b569e63a998"
-        );
+        assert_eq!(sign("PUT", pool, sent), "$1$b0268632e6ac4597f7a9e78c7c923b569e63a998");
         let respaced = r#"{"desiredNodes": 2, "nodesToRemove": ["openstack:///1"]}"#;
         assert_ne!(sign("PUT", pool, respaced), sign("PUT", pool, sent));
     }

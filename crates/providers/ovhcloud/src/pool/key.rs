@@ -113,7 +113,13 @@ impl PoolKey {
         what = what
             .to_lowercase()
             .chars()
-            .map(|char| if char.is_ascii_lowercase() || char.is_ascii_digit() { char } else { '-' })
+            .map(|char| {
+                if char.is_ascii_lowercase() || char.is_ascii_digit() {
+                    char
+                } else {
+                    '-'
+                }
+            })
             .collect();
         let tail = format!("-{}-{shard}", self.hex(NAME_HASH));
         what.truncate(LONGEST_NAME - PREFIX.len() - tail.len());
@@ -240,7 +246,10 @@ mod tests {
         };
         let name = long.pool_name(17, ZoneKind::Several);
         assert!(name.len() <= 63 && name.ends_with("-17"), "{name}");
-        assert!(name.chars().all(|char| char.is_ascii_lowercase() || char.is_ascii_digit() || char == '-'));
+        assert!(
+            name.chars()
+                .all(|char| char.is_ascii_lowercase() || char.is_ascii_digit() || char == '-')
+        );
     }
 
     #[test]
@@ -261,7 +270,10 @@ mod tests {
         let key = PoolKey::new("default", &class, "b3-8", "nova", &[taint("a", None)]);
         let design = PoolDesign::new(key.clone(), &class, ZoneKind::One, 100);
         let request = design.request("karpenter-x", 3);
-        assert!(request.availability_zones.is_empty(), "one-zone regions are not told a zone");
+        assert!(
+            request.availability_zones.is_empty(),
+            "one-zone regions are not told a zone"
+        );
         assert_eq!(request.template.metadata.labels["karpenter.sh/nodepool"], "default");
         assert_eq!(request.template.metadata.labels["team"], "web");
         assert_eq!(request.template.metadata.labels[names::POOL_KEY], key.label());
@@ -280,11 +292,23 @@ mod tests {
 
     #[test]
     fn only_a_marked_pool_is_ours() {
-        assert_eq!(PoolOwner::of(&pool("karpenter-b3-8-x-0", json!({names::POOL_KEY: "x"}))), PoolOwner::Owned);
-        assert_eq!(PoolOwner::of(&pool("mine", json!({names::POOL_KEY: "x"}))), PoolOwner::Foreign);
+        assert_eq!(
+            PoolOwner::of(&pool("karpenter-b3-8-x-0", json!({names::POOL_KEY: "x"}))),
+            PoolOwner::Owned
+        );
+        assert_eq!(
+            PoolOwner::of(&pool("mine", json!({names::POOL_KEY: "x"}))),
+            PoolOwner::Foreign
+        );
         assert_eq!(PoolOwner::of(&pool("karpenter-system", json!({}))), PoolOwner::Foreign);
-        assert_eq!(PoolOwner::of(&pool("karpenter-b3-8", json!({"managed-by": "karpenter"}))), PoolOwner::Legacy);
-        assert_eq!(PoolOwner::of(&pool("karpenter-b3-8-z", json!({"managed-by": "karpenter"}))), PoolOwner::Legacy);
+        assert_eq!(
+            PoolOwner::of(&pool("karpenter-b3-8", json!({"managed-by": "karpenter"}))),
+            PoolOwner::Legacy
+        );
+        assert_eq!(
+            PoolOwner::of(&pool("karpenter-b3-8-z", json!({"managed-by": "karpenter"}))),
+            PoolOwner::Legacy
+        );
         assert_eq!(PoolOwner::of(&pool("karpenter-b3-8", json!({}))), PoolOwner::Foreign);
     }
 }

@@ -91,6 +91,8 @@ pub struct Plan {
     pub fail: Vec<(String, Failure)>,
     /// Claims that must find a place elsewhere.
     pub moved: Vec<String>,
+    /// Claims for which the write, if it grows the pool, asks for a machine.
+    pub unserved: Vec<String>,
     pub write: Option<Write>,
     /// Machines among those to be removed that do not exist any more.
     pub gone: Vec<String>,
@@ -122,10 +124,17 @@ pub enum Failure {
 pub enum Write {
     Settings(PoolUpdate),
     /// Takes these machines away.
-    Remove { desired: u32, nodes: Vec<String> },
+    Remove {
+        desired: u32,
+        nodes: Vec<String>,
+    },
     /// Gives back size that no machine was made for yet.
-    Trim { desired: u32 },
-    Grow { desired: u32 },
+    Trim {
+        desired: u32,
+    },
+    Grow {
+        desired: u32,
+    },
 }
 
 impl Default for Times {
@@ -198,6 +207,11 @@ impl Memory {
         self.last_write = Some((desired, now));
     }
 
+    /// A machine was given to a claim: whatever becomes of the claim, it is not given to another.
+    pub fn bound(&mut self, node: &str) {
+        self.once_bound.insert(node.to_owned());
+    }
+
     /// A write whose outcome is unknown: only what is read next counts.
     pub fn uncertain(&mut self) {
         self.last_write = None;
@@ -226,7 +240,9 @@ pub fn plan(situation: &Situation<'_>, memory: &mut Memory) -> Plan {
         .map(|node| (node.id.as_str(), node))
         .collect();
     memory.removed.retain(|id, at| {
-        let stays = listed.get(id.as_str()).is_some_and(|node| node.class() == NodeClass::Going);
+        let stays = listed
+            .get(id.as_str())
+            .is_some_and(|node| node.class() == NodeClass::Going);
         // A machine that is listed as live long after its removal came back; one that is not listed is gone.
         listed.contains_key(id.as_str()) && (stays || now < later(*at, situation.times.removal))
     });
@@ -309,6 +325,7 @@ pub fn plan(situation: &Situation<'_>, memory: &mut Memory) -> Plan {
         answer.fail.push((claim.uid.clone(), reason));
     }
 
+    answer.unserved = unserved.iter().map(|claim| claim.uid.clone()).collect();
     let removals = removals(situation, memory, &bound, &spare, &failed, &offered[served..]);
     let numbers = Numbers {
         desired,
@@ -341,7 +358,9 @@ fn write(
 ) -> Option<Write> {
     let (pool, now) = (situation.pool, situation.now);
     let settings = |update| Some(Write::Settings(update));
-    let may_reset = memory.autoscale_reset_at.is_none_or(|at| later(at, situation.times.autoscale) <= now);
+    let may_reset = memory
+        .autoscale_reset_at
+        .is_none_or(|at| later(at, situation.times.autoscale) <= now);
     if pool.autoscale && may_reset {
         return settings(PoolUpdate {
             autoscale: Some(false),
@@ -416,15 +435,16 @@ fn removals(
         .collect();
     removals.extend(failed.iter().map(|node| node.id.clone()));
 
-    let is_idle = |node: &&&PoolNode| {
-        memory.once_bound.contains(&node.id) || unclaimed.iter().any(|other| other.id == node.id)
-    };
+    let is_idle =
+        |node: &&&PoolNode| memory.once_bound.contains(&node.id) || unclaimed.iter().any(|other| other.id == node.id);
     let idle: BTreeSet<String> = spare.iter().filter(is_idle).map(|node| node.id.clone()).collect();
     memory.spare_since.retain(|id, _| idle.contains(id));
     for id in &idle {
         memory.spare_since.entry(id.clone()).or_insert(now);
     }
-    let a_minute_ago = memory.reclaimed_at.is_none_or(|at| later(at, Duration::from_secs(60)) <= now);
+    let a_minute_ago = memory
+        .reclaimed_at
+        .is_none_or(|at| later(at, Duration::from_secs(60)) <= now);
     if !situation.calm || !a_minute_ago {
         return removals;
     }

@@ -80,7 +80,11 @@ fn pair(claim: &str, node: &str) -> (String, String) {
 
 #[test]
 fn a_pool_grows_by_as_many_as_wait() {
-    let mut case = Case::new(1).node("a", "READY").claim("1", Some("a")).claim("2", None).claim("3", None);
+    let mut case = Case::new(1)
+        .node("a", "READY")
+        .claim("1", Some("a"))
+        .claim("2", None)
+        .claim("3", None);
     assert_eq!(case.plan(0).write, Some(Write::Grow { desired: 3 }));
 }
 
@@ -136,7 +140,11 @@ fn the_removed_machine_is_named_and_the_other_survives() {
 
 #[test]
 fn a_removal_beside_a_waiting_claim_keeps_its_place() {
-    let mut case = Case::new(2).node("a", "READY").claim("1", Some("a")).claim("2", None).remove("a");
+    let mut case = Case::new(2)
+        .node("a", "READY")
+        .claim("1", Some("a"))
+        .claim("2", None)
+        .remove("a");
     let write = case.plan(0).write.expect("a removal");
     assert_eq!(
         write,
@@ -172,7 +180,10 @@ fn machines_that_will_not_come_fail_the_newest_claims_and_are_removed() {
     let plan = case.plan(0);
     assert_eq!(
         plan.fail,
-        [("5".to_owned(), Failure::OutOfStock), ("4".to_owned(), Failure::OutOfStock)]
+        [
+            ("5".to_owned(), Failure::OutOfStock),
+            ("4".to_owned(), Failure::OutOfStock)
+        ]
     );
     assert_eq!(plan.bind, [pair("1", "b")]);
     assert_eq!(
@@ -276,7 +287,11 @@ fn settings_that_others_changed_are_put_right_before_the_size() {
     assert_eq!(write.update().autoscale, Some(false));
     assert_eq!(write.update().desired_nodes, None);
     case.memory.accepted(&write, at(0));
-    assert_eq!(case.plan(1).write, Some(Write::Grow { desired: 1 }), "at most once per ten minutes");
+    assert_eq!(
+        case.plan(1).write,
+        Some(Write::Grow { desired: 1 }),
+        "at most once per ten minutes"
+    );
     let mut case = Case::new(1).claim("1", None).claim("2", None);
     case.pool.max_nodes = 1;
     assert_eq!(case.plan(0).write.expect("a write").update().max_nodes, Some(100));

@@ -1,0 +1,459 @@
+//! Finds out how a NodeClass reaches its cluster: credentials, endpoint, cluster, region and zones.
+
+mod detect;
+mod zones;
+
+use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Node, Secret};
+use karpenter_cloud::{
+    CloudError,
+    clock::{Clock, later},
+    credentials::Credentials,
+    http::Redactor,
+};
+use kube::{Api, Client, api::ListParams};
+use parking_lot::Mutex;
+use secrecy::ExposeSecret;
+use sha2::{Digest, Sha256};
+
+use crate::{
+    catalogue::Zones,
+    client::{
+        ApiEndpoint, ApiError, ApiErrorKind, AuthMethod, CredentialProblem, KubeApi, OvhClient, auth,
+        model::{Cluster, ClusterClass, CurrentCredential, InstanceQuota},
+    },
+    metrics::Metrics,
+    node_class::{OvhNodeClass, SecretReference, condition},
+    settings::OvhSettings,
+};
+
+/// How NodeClasses reach their cluster.
+pub struct Directory {
+    client: Client,
+    clock: Clock,
+    settings: OvhSettings,
+    environment: Credentials,
+    redactor: Redactor,
+    metrics: Metrics,
+    clients: Mutex<BTreeMap<(ApiEndpoint, String), Arc<OvhClient>>>,
+    /// With when each was read, and when all rights were last tried.
+    probes: Mutex<BTreeMap<String, (Probe, Timestamp, Timestamp)>>,
+    /// The cluster that this process runs in, once it is known for sure.
+    verified: Mutex<Option<String>>,
+    known: Mutex<BTreeMap<String, Arc<Connection>>>,
+}
+
+/// A NodeClass's way to its cluster.
+#[derive(Clone, Debug)]
+pub struct Connection {
+    pub api: KubeApi,
+    pub cluster: Cluster,
+    pub zones: Zones,
+    pub probe: Probe,
+}
+
+/// What credentials can do beyond the minimum, and what that told.
+#[derive(Clone, Debug, Default)]
+pub struct Probe {
+    pub credential: Option<CurrentCredential>,
+    /// Root disks in GB by flavor.
+    pub disks: BTreeMap<String, u32>,
+    /// Flavors that the project says are out of stock.
+    pub sold_out: Vec<String>,
+    pub region_zones: Vec<String>,
+    pub quota: Option<InstanceQuota>,
+    pub rights: Vec<String>,
+}
+
+/// Why a NodeClass cannot be used, and which of its conditions says so.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    pub condition: &'static str,
+    pub reason: &'static str,
+    pub message: String,
+    /// It may pass by itself.
+    pub temporary: bool,
+}
+
+/// What the default Secret, the environment or a NodeClass gave.
+struct Found {
+    credentials: Credentials,
+    origin: String,
+}
+
+const PROBE_AGAIN: Duration = Duration::from_secs(4 * 60);
+const PROBE_ALL: Duration = Duration::from_secs(6 * 60 * 60);
+
+impl Directory {
+    pub fn new(
+        client: Client,
+        clock: Clock,
+        settings: OvhSettings,
+        environment: Credentials,
+        redactor: Redactor,
+        metrics: Metrics,
+    ) -> Self {
+        Self {
+            client,
+            clock,
+            settings,
+            environment,
+            redactor,
+            metrics,
+            clients: Mutex::default(),
+            probes: Mutex::default(),
+            verified: Mutex::default(),
+            known: Mutex::default(),
+        }
+    }
+
+    /// The way that was found last.
+    pub fn known(&self, class: &str) -> Option<Arc<Connection>> {
+        self.known.lock().get(class).cloned()
+    }
+
+    pub fn forget(&self, class: &str) {
+        self.known.lock().remove(class);
+    }
+
+    /// Which Secret a class's credentials are in, if they are in one.
+    pub fn secret_of(&self, class: &OvhNodeClass) -> SecretReference {
+        let default = || SecretReference {
+            name: self.settings.secret_name.clone(),
+            namespace: self.settings.secret_namespace.clone(),
+        };
+        class.spec.credentials_secret_ref.clone().unwrap_or_else(default)
+    }
+
+    /// Finds the way to a class's cluster, checking everything that can be checked.
+    ///
+    /// # Errors
+    /// With the condition that users should read.
+    pub async fn resolve(&self, class: &OvhNodeClass) -> Result<Arc<Connection>, Problem> {
+        let client = self.client_of(class).await?;
+        let service = class
+            .spec
+            .service_name
+            .as_deref()
+            .unwrap_or(&self.settings.service_name);
+        let project = KubeApi::new(client.clone(), service, "");
+        let nodes = self.nodes().await?;
+        let configured = class.spec.kube_id.as_ref().or(self.settings.kube_id.as_ref());
+        let kube_id = match configured {
+            Some(id) => id.clone(),
+            None => detect::kube_id(&project, &nodes).await?,
+        };
+        let api = project.of_cluster(&kube_id);
+        let cluster = api.cluster().await.map_err(|error| cluster_problem(error, &kube_id))?;
+        if let Some(offset) = client.clock_offset() {
+            self.metrics.clock_offset(offset);
+        }
+        self.check(class, &cluster)?;
+        self.verify(&api, &nodes).await?;
+        let probe = self.probe(&api, &cluster.region).await;
+        let zones = zones::zones(&class.spec.availability_zones, &cluster, &probe, &api, &nodes).await?;
+        let connection = Arc::new(Connection {
+            api,
+            cluster,
+            zones,
+            probe,
+        });
+        self.known.lock().insert(class.name().to_owned(), connection.clone());
+        Ok(connection)
+    }
+
+    async fn client_of(&self, class: &OvhNodeClass) -> Result<Arc<OvhClient>, Problem> {
+        let Found { credentials, origin } = self.credentials(class).await?;
+        let method = AuthMethod::of(&credentials).map_err(|problem| {
+            let reason = match problem {
+                CredentialProblem::Incomplete { .. } | CredentialProblem::None => "SecretIncomplete",
+                CredentialProblem::Ambiguous { .. } => "AmbiguousCredentials",
+            };
+            Problem::credentials(reason, format!("{origin}: {problem}"))
+        })?;
+        let own = credentials
+            .get(auth::ENDPOINT)
+            .map(|own| own.expose_secret().to_owned());
+        let endpoint = class
+            .spec
+            .endpoint
+            .clone()
+            .or(own)
+            .unwrap_or_else(|| self.settings.endpoint.clone());
+        let endpoint = ApiEndpoint::parse(&endpoint, self.settings.token_url.as_deref())
+            .map_err(|error| Problem::credentials("InvalidCredentials", format!("{origin}: {error}")))?;
+        let key = (endpoint.clone(), fingerprint(&credentials));
+        if let Some(known) = self.clients.lock().get(&key) {
+            return Ok(known.clone());
+        }
+        if let AuthMethod::Token(_) = &method {
+            tracing::warn!(
+                origin,
+                "an access token lives about an hour; use application keys or a service account"
+            );
+        }
+        let client = OvhClient::new(
+            self.clock.clone(),
+            endpoint,
+            method,
+            &self.settings.client,
+            self.redactor.clone(),
+            self.metrics.clone(),
+        )
+        .map_err(|error| Problem::credentials("InvalidCredentials", error.to_string()))?;
+        let client = Arc::new(client);
+        self.clients.lock().insert(key, client.clone());
+        Ok(client)
+    }
+
+    /// The class's Secret, else the default one, else the environment.
+    async fn credentials(&self, class: &OvhNodeClass) -> Result<Found, Problem> {
+        let reference = self.secret_of(class);
+        let is_own = class.spec.credentials_secret_ref.is_some();
+        let secrets: Api<Secret> = Api::namespaced(self.client.clone(), &reference.namespace);
+        let origin = format!("secret {}/{}", reference.namespace, reference.name);
+        let refused = match secrets.get_opt(&reference.name).await {
+            Ok(Some(secret)) => {
+                let version = secret.metadata.resource_version.clone().unwrap_or_default();
+                let data = secret.data.into_iter().flatten();
+                let text = data.filter_map(|(key, value)| Some((key, String::from_utf8(value.0).ok()?)));
+                let credentials = Credentials::new(text);
+                for key in auth::ENVIRONMENT.map(|(key, _)| key) {
+                    if let Some(value) = credentials.get(key) {
+                        self.redactor.add(value);
+                    }
+                }
+                let origin = format!("{origin} (version {version})");
+                return Ok(Found { credentials, origin });
+            }
+            Ok(None) => format!("{origin} does not exist"),
+            Err(kube::Error::Api(status)) if status.code == 403 => {
+                format!("{origin} may not be read; name it in the chart's credentials.additionalSecrets")
+            }
+            Err(error) => {
+                return Err(Problem {
+                    temporary: true,
+                    ..Problem::credentials("SecretNotFound", format!("{origin} cannot be read: {error}"))
+                });
+            }
+        };
+        if !is_own && !matches!(AuthMethod::of(&self.environment), Err(CredentialProblem::None)) {
+            return Ok(Found {
+                credentials: self.environment.clone(),
+                origin: "the environment".to_owned(),
+            });
+        }
+        Err(Problem::credentials("SecretNotFound", refused))
+    }
+
+    fn check(&self, class: &OvhNodeClass, cluster: &Cluster) -> Result<(), Problem> {
+        let wanted = class.spec.region.as_ref().or(self.settings.region.as_ref());
+        if let Some(wanted) = wanted.filter(|wanted| !wanted.eq_ignore_ascii_case(&cluster.region)) {
+            return Err(Problem::cluster(
+                "RegionMismatch",
+                format!(
+                    "the class asks for region {wanted}, but the cluster is in {}; correct or remove spec.region",
+                    cluster.region
+                ),
+            ));
+        }
+        let reason = match cluster.class() {
+            ClusterClass::Open | ClusterClass::Transient => return Ok(()),
+            ClusterClass::Closed if cluster.status.starts_with("SUSPEND") => "ClusterSuspended",
+            ClusterClass::Closed => "ClusterDeleting",
+        };
+        Err(Problem::cluster(
+            reason,
+            format!("cluster {} is {}; no nodes can be launched", cluster.id, cluster.status),
+        ))
+    }
+
+    /// Nodes of another cluster could never join this one: launches would only cost money.
+    async fn verify(&self, api: &KubeApi, nodes: &[Node]) -> Result<(), Problem> {
+        let verified = self.verified.lock().clone();
+        match verified {
+            Some(id) if id == api.kube_id() => return Ok(()),
+            Some(id) => {
+                let message = format!(
+                    "cluster {} is not the one that Karpenter runs in, which is {id}; correct spec.kubeId",
+                    api.kube_id()
+                );
+                return Err(Problem::cluster("ClusterMismatch", message));
+            }
+            None => {}
+        }
+        match detect::has_a_node_of(api, nodes).await? {
+            detect::Match::Yes => *self.verified.lock() = Some(api.kube_id().to_owned()),
+            detect::Match::Unknown => {}
+            detect::Match::No => {
+                let message = format!(
+                    "none of the Nodes here is a machine of cluster {}; correct spec.kubeId or OVH_KUBE_ID",
+                    api.kube_id()
+                );
+                return Err(Problem::cluster("ClusterMismatch", message));
+            }
+        }
+        Ok(())
+    }
+
+    /// Tries the rights beyond the minimum; what is refused is not used, and not tried again for hours.
+    async fn probe(&self, api: &KubeApi, region: &str) -> Probe {
+        let key = format!("{:?}/{}/{region}", api.client().method(), api.service());
+        let now = self.clock.now();
+        let known = self.probes.lock().get(&key).cloned();
+        let (old, tried_at) = match known {
+            Some((probe, read_at, _)) if now < later(read_at, PROBE_AGAIN) => return probe,
+            Some((probe, _, tried_at)) if now < later(tried_at, PROBE_ALL) => (Some(probe), tried_at),
+            Some(_) | None => (None, now),
+        };
+        let is_tried = |right: &str| old.as_ref().is_none_or(|old| old.rights.iter().any(|own| own == right));
+        let mut probe = Probe::default();
+        let is_key = matches!(api.client().method(), AuthMethod::Keys { .. });
+        if is_key && is_tried("credential") {
+            probe.credential = granted(api.current_credential().await);
+            probe
+                .rights
+                .extend(probe.credential.is_some().then(|| "credential".to_owned()));
+        }
+        if is_tried("flavor")
+            && let Some(flavors) = granted(api.project_flavors(region).await)
+        {
+            probe.rights.push("flavor".to_owned());
+            let linux = flavors
+                .iter()
+                .filter(|own| own.os_type == "linux" && own.region.eq_ignore_ascii_case(region));
+            for flavor in linux {
+                probe.disks.insert(flavor.name.clone(), flavor.disk);
+                if !flavor.available {
+                    probe.sold_out.push(flavor.name.clone());
+                }
+            }
+        }
+        if is_tried("region")
+            && let Some(own) = granted(api.region(region).await)
+        {
+            probe.rights.push("region".to_owned());
+            if own.kind == "region-3-az" {
+                probe.region_zones = own.availability_zones;
+            }
+        }
+        if is_tried("quota")
+            && let Some(quota) = granted(api.quota(region).await)
+        {
+            probe.rights.push("quota".to_owned());
+            probe.quota = Some(quota.instance);
+        }
+        let expiry = probe.credential.as_ref().and_then(|own| own.expiration);
+        self.metrics.credential_expiry(expiry.map_or(0, |at| at.as_second()));
+        self.probes.lock().insert(key, (probe.clone(), now, tried_at));
+        probe
+    }
+
+    async fn nodes(&self) -> Result<Vec<Node>, Problem> {
+        let nodes: Api<Node> = Api::all(self.client.clone());
+        // Read from the API server: caches may not have started yet.
+        let listed = nodes.list(&ListParams::default()).await;
+        listed.map(|list| list.items).map_err(|error| Problem {
+            temporary: true,
+            ..Problem::cluster("ClusterNotDetected", format!("Nodes cannot be listed: {error}"))
+        })
+    }
+}
+
+/// What an optional call told, if it is granted.
+fn granted<T>(answer: Result<T, ApiError>) -> Option<T> {
+    match answer {
+        Ok(told) => Some(told),
+        Err(error) => {
+            tracing::debug!(%error, "an optional right is not granted");
+            None
+        }
+    }
+}
+
+/// Tells two sets of credentials apart without keeping them.
+fn fingerprint(credentials: &Credentials) -> String {
+    let mut hash = Sha256::new();
+    for (key, _) in auth::ENVIRONMENT {
+        let value = credentials.get(key);
+        hash.update(value.map(|value| value.expose_secret().as_bytes()).unwrap_or_default());
+        hash.update([0]);
+    }
+    hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn cluster_problem(error: ApiError, kube_id: &str) -> Problem {
+    if error.is(ApiErrorKind::NotFound) {
+        return Problem::cluster(
+            "ClusterNotFound",
+            format!(
+                "the project has no cluster {kube_id}; check spec.kubeId, spec.serviceName and OVH_ENDPOINT ({error})"
+            ),
+        );
+    }
+    Problem::of(error, condition::CLUSTER_READY, "ClusterNotFound")
+}
+
+impl Problem {
+    fn credentials(reason: &'static str, message: impl Into<String>) -> Self {
+        Self {
+            condition: condition::CREDENTIALS_READY,
+            reason,
+            message: message.into(),
+            temporary: false,
+        }
+    }
+
+    fn cluster(reason: &'static str, message: impl Into<String>) -> Self {
+        Self {
+            condition: condition::CLUSTER_READY,
+            reason,
+            message: message.into(),
+            temporary: false,
+        }
+    }
+
+    /// Credentials are to blame for some errors, whatever was being done.
+    pub fn of(error: ApiError, condition: &'static str, reason: &'static str) -> Self {
+        let temporary = error.is_temporary();
+        let message = match error.kind {
+            ApiErrorKind::Server | ApiErrorKind::Transport => {
+                format!("{error}; if this stays, check OVH_ENDPOINT")
+            }
+            _ => error.to_string(),
+        };
+        let (condition, reason) = match error.kind {
+            ApiErrorKind::Auth | ApiErrorKind::Clock => (condition::CREDENTIALS_READY, "InvalidCredentials"),
+            ApiErrorKind::NotGranted => (condition::CREDENTIALS_READY, "MissingRights"),
+            ApiErrorKind::Expired => (condition::CREDENTIALS_READY, "ServiceExpired"),
+            _ => (condition, reason),
+        };
+        Self {
+            condition,
+            reason,
+            message,
+            temporary,
+        }
+    }
+}
+
+impl From<Problem> for CloudError {
+    fn from(problem: Problem) -> Self {
+        let message = format!("{}: {}", problem.reason, problem.message);
+        if problem.temporary {
+            Self::transient(message)
+        } else {
+            Self::auth(message)
+        }
+    }
+}
+
+impl fmt::Debug for Directory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Directory")
+            .field("known", &self.known.lock().keys())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,566 @@
+//! The one that reads and writes a pool: everything about a pool goes through its actor, one turn after the other.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+
+use jiff::Timestamp;
+use karpenter_cloud::{ClaimMark, CloudError, Deletion, clock::later};
+use parking_lot::Mutex;
+use tokio::sync::{Notify, oneshot};
+
+use super::{
+    engine::Shared,
+    key::{PoolDesign, PoolOwner},
+    plan::{self, Failure, Growth, Memory, Plan, Situation, Write},
+};
+use crate::{
+    client::{
+        ApiError, ApiErrorKind, KubeApi,
+        model::{NodeClass, Pool, PoolClass, PoolNode},
+    },
+    metrics::Status,
+};
+
+/// A pool that is being looked after.
+#[derive(Debug)]
+pub struct Actor {
+    pub name: String,
+    pub(super) kick: Notify,
+    /// Held during a turn, and by whoever else must be alone with the pool.
+    pub(super) memory: tokio::sync::Mutex<Remembered>,
+    desk: Mutex<Desk>,
+}
+
+/// What an actor keeps between turns.
+#[derive(Debug, Default)]
+pub(super) struct Remembered {
+    pub(super) pool_id: Option<String>,
+    /// When we made the pool: for a while it may not be visible.
+    created_at: Option<Timestamp>,
+    /// A request to make the pool has an unknown outcome.
+    doubt_since: Option<Timestamp>,
+    /// MKS worked on the pool at this time.
+    busy_at: Option<Timestamp>,
+    plan: Memory,
+}
+
+/// What others asked of the actor.
+#[derive(Debug, Default)]
+struct Desk {
+    design: Option<PoolDesign>,
+    waiting: BTreeMap<String, Vec<oneshot::Sender<Outcome>>>,
+    removals: BTreeMap<String, Vec<oneshot::Sender<Result<Deletion, ApiError>>>>,
+}
+
+/// What became of a reservation.
+#[derive(Clone, Debug)]
+pub enum Outcome {
+    Bound {
+        pool: Box<Pool>,
+        node: Box<PoolNode>,
+    },
+    /// The API would not have it: another offering may do.
+    Refused {
+        kind: ApiErrorKind,
+        message: String,
+    },
+    /// The machine will not come.
+    Failed {
+        failure: Failure,
+        message: String,
+    },
+    /// The pool cannot hold the claim; there may be another.
+    Moved,
+    /// The pool could not be read or written; the reservation holds.
+    Error(ApiError),
+}
+
+/// When to look again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Next {
+    Soon,
+    Later,
+    /// There is no pool and nobody who wants one.
+    Never,
+}
+
+/// A pool that was just read.
+enum Reading {
+    Found(Box<Pool>, Vec<PoolNode>),
+    /// Made a moment ago, and not visible yet.
+    Hidden,
+    Absent,
+}
+
+/// More writes than this in one turn are left to the next.
+const WRITES_PER_TURN: usize = 8;
+/// A new pool may answer "not found" for this long.
+pub(super) const INVISIBLE: Duration = Duration::from_secs(120);
+/// After MKS worked on a pool, nothing is tidied up for this long.
+const CALM_AFTER: Duration = Duration::from_secs(300);
+
+impl Actor {
+    pub(super) fn new(name: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            kick: Notify::new(),
+            memory: tokio::sync::Mutex::default(),
+            desk: Mutex::default(),
+        }
+    }
+
+    pub(super) fn wait_for(&self, uid: &str, design: PoolDesign) -> oneshot::Receiver<Outcome> {
+        let (answer, answered) = oneshot::channel();
+        let mut desk = self.desk.lock();
+        desk.design = Some(design);
+        let waiting = desk.waiting.entry(uid.to_owned()).or_default();
+        waiting.retain(|other| !other.is_closed());
+        waiting.push(answer);
+        answered
+    }
+
+    pub(super) fn remove(&self, node: &str) -> oneshot::Receiver<Result<Deletion, ApiError>> {
+        let (answer, answered) = oneshot::channel();
+        self.desk
+            .lock()
+            .removals
+            .entry(node.to_owned())
+            .or_default()
+            .push(answer);
+        answered
+    }
+
+    pub(super) fn is_idle(&self) -> bool {
+        let desk = self.desk.lock();
+        desk.waiting.values().flatten().all(oneshot::Sender::is_closed) && desk.removals.is_empty()
+    }
+
+    fn answer(&self, uid: &str, outcome: &Outcome) {
+        let waiting = self.desk.lock().waiting.remove(uid).unwrap_or_default();
+        for waiting in waiting {
+            // Whoever stopped waiting finds the claim's annotations next time.
+            let _ = waiting.send(outcome.clone());
+        }
+    }
+
+    fn settle(&self, node: &str, deletion: Deletion) {
+        let waiting = self.desk.lock().removals.remove(node).unwrap_or_default();
+        for waiting in waiting {
+            let _ = waiting.send(Ok(deletion));
+        }
+    }
+
+    /// Tells everybody that the turn failed.
+    pub(super) fn fail(&self, error: &ApiError) {
+        let (waiting, removals) = {
+            let mut desk = self.desk.lock();
+            (std::mem::take(&mut desk.waiting), std::mem::take(&mut desk.removals))
+        };
+        for waiting in waiting.into_values().flatten() {
+            let _ = waiting.send(Outcome::Error(error.clone()));
+        }
+        for waiting in removals.into_values().flatten() {
+            let _ = waiting.send(Err(error.clone()));
+        }
+    }
+
+    fn wanted(&self) -> BTreeSet<String> {
+        self.desk.lock().removals.keys().cloned().collect()
+    }
+
+    fn design(&self) -> Option<PoolDesign> {
+        self.desk.lock().design.clone()
+    }
+}
+
+impl Shared {
+    /// Reads the pool, decides and writes, until nothing is left to write.
+    pub(super) async fn turn(&self, actor: &Actor) -> Result<Next, ApiError> {
+        let api = self.api()?;
+        let mut memory = actor.memory.lock().await;
+        for _ in 0..WRITES_PER_TURN {
+            let (pool, nodes) = match self.read(&api, actor, &mut memory).await? {
+                Reading::Found(pool, nodes) => (pool, nodes),
+                Reading::Hidden => return Ok(Next::Soon),
+                Reading::Absent => match self.make(&api, actor, &mut memory).await? {
+                    Some(next) => return Ok(next),
+                    None => continue,
+                },
+            };
+            let wanted = actor.wanted();
+            let claims = self.ledger.of_pool(&actor.name, Some(&pool.id));
+            let now = self.clock.now();
+            if pool.class() == PoolClass::Busy {
+                memory.busy_at = Some(now);
+            }
+            let calm = self.is_calm() && memory.busy_at.is_none_or(|at| later(at, CALM_AFTER) <= now);
+            let owner = PoolOwner::of(&pool);
+            let cap = actor.design().map_or_else(|| self.cap_of(&pool), |design| design.cap);
+            let situation = Situation {
+                pool: &pool,
+                nodes: &nodes,
+                claims: &claims,
+                wanted: &wanted,
+                cap,
+                now,
+                calm,
+                growth: match owner {
+                    PoolOwner::Owned => Growth::Allowed,
+                    PoolOwner::Legacy | PoolOwner::Foreign => Growth::Never,
+                },
+                times: &self.settings.times,
+            };
+            let plan = plan::plan(&situation, &mut memory.plan);
+            self.metrics.pool(&actor.name, &plan.sets);
+            self.carry_out(actor, &mut memory.plan, &pool, &nodes, &plan).await;
+            let Some(write) = plan.write.clone() else {
+                let quiet = plan.sets.waiting == 0 && plan.sets.going == 0;
+                return Ok(if quiet { Next::Later } else { Next::Soon });
+            };
+            self.write(&api, actor, &mut memory, &pool, &plan, &write).await?;
+            if let Write::Remove { nodes, .. } = &write {
+                for node in nodes {
+                    actor.settle(node, Deletion::InProgress);
+                }
+            }
+        }
+        Ok(Next::Soon)
+    }
+
+    async fn read(&self, api: &KubeApi, actor: &Actor, memory: &mut Remembered) -> Result<Reading, ApiError> {
+        if memory.pool_id.is_none() {
+            let pools = self.inventory(self.settings.cadence.fresh).await?;
+            memory.pool_id = pools
+                .iter()
+                .find(|pool| pool.name == actor.name)
+                .map(|pool| pool.id.clone());
+        }
+        let Some(id) = memory.pool_id.clone() else {
+            return Ok(Reading::Absent);
+        };
+        let read = async { Ok((api.pool(&id).await?, api.nodes(&id).await?)) };
+        match read.await {
+            Ok((pool, nodes)) if pool.status != "DELETED" => {
+                memory.doubt_since = None;
+                self.remember_pool(&pool);
+                Ok(Reading::Found(Box::new(pool), nodes))
+            }
+            Err(ApiError {
+                kind: ApiErrorKind::NotFound,
+                ..
+            }) if memory
+                .created_at
+                .is_some_and(|at| self.clock.now() < later(at, INVISIBLE)) =>
+            {
+                Ok(Reading::Hidden)
+            }
+            Ok(_)
+            | Err(ApiError {
+                kind: ApiErrorKind::NotFound,
+                ..
+            }) => {
+                tracing::info!(pool = actor.name, "node pool is gone");
+                self.forget_pool(&id);
+                *memory = Remembered::default();
+                Ok(Reading::Absent)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Bindings, failures and answers: what a plan says besides its write.
+    async fn carry_out(&self, actor: &Actor, memory: &mut Memory, pool: &Pool, nodes: &[PoolNode], plan: &Plan) {
+        for (uid, id) in &plan.bind {
+            let (Some(entry), Some(node)) = (self.ledger.get(uid), nodes.iter().find(|node| node.id == *id)) else {
+                continue;
+            };
+            match self.ledger.publish(&entry.claim, pool, node).await {
+                Ok(()) => {
+                    memory.bound(id);
+                    let waited = self.clock.now().duration_since(entry.reserved_at).as_secs_f64();
+                    self.metrics.bound(&entry.flavor, &entry.zone, waited);
+                    let outcome = Outcome::Bound {
+                        pool: Box::new(pool.clone()),
+                        node: Box::new(node.clone()),
+                    };
+                    actor.answer(uid, &outcome);
+                }
+                Err(error) => {
+                    tracing::warn!(%error, NodeClaim = entry.claim.name, "the claim's machine is not written");
+                }
+            }
+        }
+        for (uid, failure) in &plan.fail {
+            let Some(entry) = self.ledger.get(uid) else { continue };
+            let message = self.mark(*failure, &entry.flavor, &entry.zone);
+            tracing::warn!(
+                pool = actor.name,
+                NodeClaim = entry.claim.name,
+                message,
+                "the claim's machine will not come"
+            );
+            self.withdraw(&entry.claim).await;
+            actor.answer(
+                uid,
+                &Outcome::Failed {
+                    failure: *failure,
+                    message,
+                },
+            );
+        }
+        for uid in &plan.moved {
+            if let Some(entry) = self.ledger.get(uid) {
+                self.withdraw(&entry.claim).await;
+            }
+            actor.answer(uid, &Outcome::Moved);
+        }
+        for node in &plan.gone {
+            actor.settle(node, Deletion::Gone);
+        }
+        for node in &plan.going {
+            actor.settle(node, Deletion::InProgress);
+        }
+    }
+
+    async fn write(
+        &self,
+        api: &KubeApi,
+        actor: &Actor,
+        memory: &mut Remembered,
+        pool: &Pool,
+        plan: &Plan,
+        write: &Write,
+    ) -> Result<(), ApiError> {
+        let update = write.update();
+        let result = {
+            let _writing = self.writing().await;
+            api.update_pool(&pool.id, &update).await
+        };
+        let status = Status::of(result.is_ok());
+        self.metrics.operation(write.name(), status);
+        match result {
+            Ok(()) => {
+                tracing::info!(
+                    pool = actor.name, operation = write.name(), before = plan.sets.desired,
+                    after = update.desired_nodes, removed = ?update.nodes_to_remove, "node pool changed"
+                );
+                memory.plan.accepted(write, self.clock.now());
+                self.remember_size(&pool.id, update.desired_nodes);
+                Ok(())
+            }
+            Err(error) => {
+                tracing::warn!(pool = actor.name, operation = write.name(), %error, "node pool is not changed");
+                if error.is_unknown_outcome() {
+                    memory.plan.uncertain();
+                }
+                if matches!(write, Write::Grow { .. }) && self.is_refusal(&error) {
+                    self.refuse(actor, &plan.unserved, pool.flavor.clone(), &error).await;
+                    return Ok(());
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// Makes the pool if claims wait for it. `None` when there is one now.
+    async fn make(&self, api: &KubeApi, actor: &Actor, memory: &mut Remembered) -> Result<Option<Next>, ApiError> {
+        for node in actor.wanted() {
+            actor.settle(&node, Deletion::Gone);
+        }
+        let waiting: Vec<String> = self
+            .ledger
+            .of_pool(&actor.name, None)
+            .into_iter()
+            .filter(|claim| claim.node_id.is_none() && !claim.deleting)
+            .map(|claim| claim.uid)
+            .collect();
+        if waiting.is_empty() {
+            return Ok(Some(Next::Never));
+        }
+        // After a crash, the claim's next launch brings the design.
+        let Some(design) = actor.design() else {
+            return Ok(Some(Next::Soon));
+        };
+        let now = self.clock.now();
+        if memory
+            .doubt_since
+            .is_some_and(|since| now < later(since, self.settings.cadence.post_doubt))
+        {
+            self.expire_inventory();
+            return Ok(Some(Next::Soon));
+        }
+        let _creating = self.creating.lock().await;
+        let pools = self.inventory(Duration::ZERO).await?;
+        if let Some(found) = pools.iter().find(|pool| pool.name == actor.name) {
+            if PoolOwner::of(found) == PoolOwner::Owned && design.key.is_of(found) {
+                memory.pool_id = Some(found.id.clone());
+                return Ok(None);
+            }
+            tracing::warn!(
+                pool = actor.name,
+                "a node pool of that name is somebody else's; another name is used"
+            );
+            for uid in waiting {
+                if let Some(entry) = self.ledger.get(&uid) {
+                    self.withdraw(&entry.claim).await;
+                }
+                actor.answer(&uid, &Outcome::Moved);
+            }
+            return Ok(Some(Next::Never));
+        }
+        if pools.len() as u32 >= self.limit() {
+            let message = format!("the cluster has {} of {} node pools", pools.len(), self.limit());
+            self.refuse_all(actor, &waiting, ApiErrorKind::PoolLimit, &message)
+                .await;
+            return Ok(Some(Next::Never));
+        }
+        let size = (waiting.len() as u32).min(design.cap);
+        let mut request = design.request(&actor.name, size);
+        if request.availability_zones.is_empty() {
+            request.availability_zones = self.demanded_zone().into_iter().collect();
+        }
+        let result = {
+            let _writing = self.writing().await;
+            api.create_pool(&request).await
+        };
+        self.metrics.operation("create", Status::of(result.is_ok()));
+        match result {
+            Ok(pool) => {
+                tracing::info!(pool = actor.name, id = pool.id, size, "node pool made");
+                memory.pool_id = Some(pool.id.clone());
+                memory.created_at = Some(now);
+                memory.doubt_since = None;
+                memory.plan.created(size, now);
+                self.made_pool(pool);
+                Ok(None)
+            }
+            Err(error) if error.is(ApiErrorKind::ZoneRequired) && request.availability_zones.is_empty() => {
+                tracing::info!(pool = actor.name, "this cluster wants node pools to name their zone");
+                self.demand_zone();
+                Ok(None)
+            }
+            Err(error) if error.is_unknown_outcome() || error.is(ApiErrorKind::Conflict) => {
+                memory.doubt_since = Some(now);
+                self.expire_inventory();
+                tracing::warn!(pool = actor.name, %error, "it is not known whether the node pool was made");
+                Err(error)
+            }
+            Err(error) if self.is_refusal(&error) => {
+                tracing::warn!(pool = actor.name, %error, "node pool is not made");
+                if error.is(ApiErrorKind::PoolLimit) {
+                    self.lower_limit(pools.len() as u32);
+                }
+                self.refuse(actor, &waiting, design.key.flavor.clone(), &error).await;
+                Ok(Some(Next::Never))
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Whether another flavor or zone may be granted where this one was not.
+    fn is_refusal(&self, error: &ApiError) -> bool {
+        use ApiErrorKind as Kind;
+        matches!(
+            error.kind,
+            Kind::Capacity | Kind::Quota | Kind::PoolLimit | Kind::Invalid | Kind::ZoneRequired
+        )
+    }
+
+    /// Marks what was refused, and tells those who wait.
+    async fn refuse(&self, actor: &Actor, waiting: &[String], flavor: String, error: &ApiError) {
+        let zone = waiting
+            .iter()
+            .find_map(|uid| self.ledger.get(uid))
+            .map(|entry| entry.zone);
+        if let Some(zone) = zone {
+            match error.kind {
+                ApiErrorKind::Capacity => drop(self.mark(Failure::OutOfStock, &flavor, &zone)),
+                ApiErrorKind::Quota => drop(self.mark(Failure::Quota, &flavor, &zone)),
+                ApiErrorKind::PoolLimit => {}
+                _ => self.unavailable.refused(&flavor, &zone, "refused as invalid"),
+            }
+        }
+        self.refuse_all(actor, waiting, error.kind, &error.to_string()).await;
+    }
+
+    async fn refuse_all(&self, actor: &Actor, waiting: &[String], kind: ApiErrorKind, message: &str) {
+        for uid in waiting {
+            if let Some(entry) = self.ledger.get(uid) {
+                self.withdraw(&entry.claim).await;
+            }
+            let message = message.to_owned();
+            actor.answer(uid, &Outcome::Refused { kind, message });
+        }
+    }
+
+    fn mark(&self, failure: Failure, flavor: &str, zone: &str) -> String {
+        match failure {
+            Failure::OutOfStock => {
+                self.unavailable.out_of_stock(flavor, zone);
+                format!("{flavor} is out of stock in {zone}")
+            }
+            Failure::Quota => {
+                let (vcpus, ram) = self.size_of(flavor);
+                self.unavailable.over_quota(vcpus, ram);
+                format!("the project's quota has no room for another {flavor}")
+            }
+            Failure::Broken => {
+                self.unavailable.refused(flavor, zone, "a machine could not be made");
+                format!("OVHcloud could not make a {flavor} in {zone}")
+            }
+        }
+    }
+
+    async fn withdraw(&self, claim: &ClaimMark) {
+        if let Err(error) = self.ledger.withdraw(claim).await {
+            tracing::warn!(%error, NodeClaim = claim.name, "the claim's reservation is not taken back");
+        }
+    }
+
+    /// Deletes the pool if it is empty and nobody has a place in it. Answers whether it was.
+    pub(super) async fn delete_if_empty(&self, actor: &Actor) -> Result<bool, ApiError> {
+        let api = self.api()?;
+        let mut memory = actor.memory.lock().await;
+        let Reading::Found(pool, nodes) = self.read(&api, actor, &mut memory).await? else {
+            return Ok(false);
+        };
+        let is_empty = pool.desired_nodes == 0 && nodes.iter().all(|node| node.class() == NodeClass::Gone);
+        if !is_empty || pool.class() == PoolClass::Gone || !self.close(&actor.name) {
+            return Ok(false);
+        }
+        let result = api.delete_pool(&pool.id).await;
+        self.metrics.operation("delete", Status::of(result.is_ok()));
+        match result {
+            Ok(()) => {
+                tracing::info!(pool = actor.name, "empty node pool deleted");
+                Ok(true)
+            }
+            Err(error) if error.is(ApiErrorKind::NotFound) => Ok(true),
+            Err(error) => {
+                self.reopen(&actor.name);
+                Err(error)
+            }
+        }
+    }
+}
+
+impl From<Outcome> for CloudError {
+    fn from(outcome: Outcome) -> Self {
+        match outcome {
+            Outcome::Bound { node, .. } => Self::transient(format!("machine {} is there", node.id)),
+            Outcome::Refused { message, .. } | Outcome::Failed { message, .. } => Self::insufficient_capacity(message),
+            Outcome::Moved => Self::create("PoolChanged", "the claim's node pool is gone; another is being chosen"),
+            Outcome::Error(error) => {
+                let reason = match error.kind {
+                    ApiErrorKind::Auth | ApiErrorKind::Clock => "InvalidCredentials",
+                    ApiErrorKind::NotGranted => "MissingRights",
+                    ApiErrorKind::Expired => "ServiceExpired",
+                    _ => "APIError",
+                };
+                Self::create(reason, error.to_string())
+            }
+        }
+    }
+}

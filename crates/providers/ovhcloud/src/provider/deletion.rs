@@ -1,0 +1,119 @@
+//! Ending a claim's machine, by name and never another.
+
+use std::time::Duration;
+
+use karpenter_api::NodeClaim;
+use karpenter_cloud::{ClaimMark, CloudError, Deletion, clock::later};
+
+use super::{Shared, is_down};
+use crate::{
+    client::model::{NodeClass, Pool, PoolNode, instance_id},
+    metrics::Status,
+    names,
+    pool::PoolOwner,
+};
+
+/// A machine on its way out whose Node is down is let go after this: MKS waits for the Node, core for the machine.
+const DOWN_AFTER: Duration = Duration::from_secs(2 * 60);
+/// Longer than MKS drains.
+const STUCK_AFTER: Duration = Duration::from_secs(15 * 60);
+
+impl Shared {
+    pub(super) async fn delete(&self, claim: &NodeClaim) -> Result<Deletion, CloudError> {
+        let Some(provider_id) = claim.provider_id().filter(|id| instance_id(id).is_some()) else {
+            return Ok(Deletion::Gone);
+        };
+        self.any_connection().await?;
+        let found = self.find(claim, provider_id).await?;
+        let Some((pool, node)) = found else {
+            return Ok(Deletion::Gone);
+        };
+        let result = self.end(&pool, &node).await;
+        self.metrics.deletion(Status::of(result.is_ok()));
+        result.inspect_err(|error| self.suspect(error))
+    }
+
+    /// A claim without a provider ID: its place is given back, or its machine ended.
+    pub(super) async fn abandon(&self, claim: &NodeClaim) -> Result<Deletion, CloudError> {
+        let mark = ClaimMark::of(claim);
+        let ledger = self.engine.ledger();
+        ledger.load().await?;
+        ledger.read(&mark).await?;
+        let entry = ledger.get(&mark.uid);
+        let annotation = |key: &str| claim.metadata.annotations.as_ref()?.get(key).cloned();
+        let (pool_id, node_id) = match &entry {
+            Some(entry) => (entry.pool_id.clone(), entry.node_id.clone()),
+            None => (annotation(names::POOL_ID), annotation(names::NODE_ID)),
+        };
+        let (Some(pool_id), Some(node_id)) = (pool_id, node_id) else {
+            if let Some(entry) = entry {
+                ledger.withdraw(&mark).await?;
+                self.engine.kick(&entry.pool);
+            }
+            return Ok(Deletion::Gone);
+        };
+        self.any_connection().await?;
+        let found = self.engine.pool(&pool_id).await?;
+        let node = found.and_then(|(pool, nodes)| Some((pool, nodes.into_iter().find(|node| node.id == node_id)?)));
+        match node {
+            Some((pool, node)) => self.end(&pool, &node).await,
+            None => Ok(Deletion::Gone),
+        }
+    }
+
+    /// The claim's machine by its annotations, else among all of ours. `None` only after a complete read.
+    async fn find(&self, claim: &NodeClaim, provider_id: &str) -> Result<Option<(Pool, PoolNode)>, CloudError> {
+        let annotation = |key: &str| claim.metadata.annotations.as_ref()?.get(key);
+        let is_it = |node: &PoolNode| node.provider_id().as_deref() == Some(provider_id);
+        if let Some(pool_id) = annotation(names::POOL_ID) {
+            let Some((pool, nodes)) = self.engine.pool(pool_id).await? else {
+                return Ok(None);
+            };
+            if PoolOwner::of(&pool) == PoolOwner::Foreign {
+                return Ok(None);
+            }
+            return Ok(nodes.into_iter().find(is_it).map(|node| (pool, node)));
+        }
+        let machines = self.machines().await?;
+        let found = machines.iter().find(|machine| is_it(&machine.node));
+        Ok(found.map(|machine| (machine.pool.clone(), machine.node.clone())))
+    }
+
+    async fn end(&self, pool: &Pool, node: &PoolNode) -> Result<Deletion, CloudError> {
+        let now = self.clock.now();
+        if node.class() == NodeClass::Gone {
+            self.ended(node);
+            return Ok(Deletion::Gone);
+        }
+        if node.class() == NodeClass::Going {
+            let since = *self.going.lock().entry(node.id.clone()).or_insert(now);
+            if later(since, STUCK_AFTER) <= now {
+                tracing::warn!(
+                    node = node.name,
+                    "machine is still being deleted; its Node is released all the same"
+                );
+                return Ok(Deletion::Gone);
+            }
+            if later(since, DOWN_AFTER) <= now && is_down(&self.client, &node.name).await? {
+                return Ok(Deletion::Gone);
+            }
+            return Ok(Deletion::InProgress);
+        }
+        match self.engine.remove(&pool.name, &node.id).await? {
+            Deletion::Gone => {
+                self.ended(node);
+                Ok(Deletion::Gone)
+            }
+            Deletion::InProgress => {
+                self.going.lock().entry(node.id.clone()).or_insert(now);
+                Ok(Deletion::InProgress)
+            }
+        }
+    }
+
+    fn ended(&self, node: &PoolNode) {
+        if let Some(since) = self.going.lock().remove(&node.id) {
+            self.metrics.deleted(self.clock.since(since).as_secs_f64());
+        }
+    }
+}
