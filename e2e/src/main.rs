@@ -30,6 +30,9 @@ struct Arguments {
     /// The karpenter binary under test
     #[arg(long, default_value = "target/release/karpenter")]
     karpenter: PathBuf,
+    /// How many suites run at a time, each on a control plane of its own
+    #[arg(long, default_value_t = 2)]
+    jobs: usize,
 }
 
 #[tokio::main]
@@ -46,6 +49,7 @@ async fn main() -> std::process::ExitCode {
         filter: arguments.filter,
         logs: arguments.logs,
         karpenter: arguments.karpenter,
+        jobs: arguments.jobs,
     };
     let run = runner::run(suites, settings);
     let outcome = tokio::select! {

@@ -1,11 +1,11 @@
-//! Runs suites one after the other, each on a fresh control plane, and reports progress and the sum.
+//! Runs suites, each on a fresh control plane and some beside each other, and reports progress and the sum.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use futures::FutureExt;
 use futures::future::LocalBoxFuture;
+use futures::{FutureExt, StreamExt};
 
 use crate::controlplane::{Binary, ControlPlane};
 
@@ -47,6 +47,8 @@ pub(crate) struct Settings {
     pub(crate) filter: Option<String>,
     pub(crate) logs: PathBuf,
     pub(crate) karpenter: PathBuf,
+    /// How many suites run at a time.
+    pub(crate) jobs: usize,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -67,6 +69,7 @@ pub(crate) fn list(suites: &[Suite], filter: Option<&str>) {
 }
 
 pub(crate) async fn run(suites: Vec<Suite>, settings: Settings) -> Result<Outcome> {
+    let started = Instant::now();
     let module = Path::new("e2e/control-plane");
     println!("control plane: building, or taking it from the cache");
     let binary = Binary::obtain(module)?;
@@ -75,28 +78,65 @@ pub(crate) async fn run(suites: Vec<Suite>, settings: Settings) -> Result<Outcom
     let _ = std::fs::remove_dir_all(&logs);
     std::fs::create_dir_all(&logs).with_context(|| format!("cannot create {}", logs.display()))?;
 
-    let (mut passed, mut failures) = (0, Vec::new());
-    for suite in suites {
-        let wanted = |case: &Case| match settings.filter.as_deref() {
-            Some(text) => format!("{}/{}", suite.name, case.name).contains(text),
-            None => suite.runs == Runs::Always,
+    let filter = settings.filter.as_deref();
+    // Suites mostly wait, each for a control plane of its own, so that two at a time take little longer than one.
+    let tallies: Vec<Result<Tally>> = futures::stream::iter(&suites)
+        .map(|suite| suite.run(filter, &binary, &karpenter, &logs))
+        .buffer_unordered(settings.jobs.max(1))
+        .collect()
+        .await;
+    let mut sum = Tally::default();
+    for tally in tallies {
+        let tally = tally?;
+        sum.passed += tally.passed;
+        sum.failed.extend(tally.failed);
+    }
+    println!();
+    for name in &sum.failed {
+        println!("failed: {name}");
+    }
+    println!("took {:.0} s", seconds(started));
+    println!("e2e: {} passed, {} failed", sum.passed, sum.failed.len());
+    Ok(if sum.failed.is_empty() {
+        Outcome::Passed
+    } else {
+        Outcome::Failed
+    })
+}
+
+/// What came of the cases.
+#[derive(Debug, Default)]
+struct Tally {
+    passed: usize,
+    failed: Vec<String>,
+}
+
+// === impl Suite ===
+
+impl Suite {
+    /// Runs the cases that are asked for, one after the other, on a control plane that starts empty and is stopped at the end.
+    async fn run(&self, filter: Option<&str>, binary: &Binary, karpenter: &Path, logs: &Path) -> Result<Tally> {
+        let wanted = |case: &Case| match filter {
+            Some(text) => format!("{}/{}", self.name, case.name).contains(text),
+            None => self.runs == Runs::Always,
         };
-        let cases: Vec<&Case> = suite.cases.iter().filter(|case| wanted(case)).collect();
+        let cases: Vec<&Case> = self.cases.iter().filter(|case| wanted(case)).collect();
+        let mut tally = Tally::default();
         if cases.is_empty() {
-            continue;
+            return Ok(tally);
         }
         let started = Instant::now();
-        let dir = logs.join(suite.name);
-        let control_plane = ControlPlane::start(&binary, &dir).await?;
+        let dir = logs.join(self.name);
+        let control_plane = ControlPlane::start(binary, &dir).await?;
         println!(
-            "\nsuite {} ({} cases; control plane up in {:.1} s)",
-            suite.name,
+            "{}: {} cases; control plane up in {:.1} s",
+            self.name,
             cases.len(),
             seconds(started)
         );
         let mut environment = Environment {
             control_plane,
-            karpenter: karpenter.clone(),
+            karpenter: karpenter.to_owned(),
             logs: dir,
         };
         for (index, case) in cases.iter().enumerate() {
@@ -110,10 +150,10 @@ pub(crate) async fn run(suites: Vec<Suite>, settings: Settings) -> Result<Outcom
                 Ok(Err(_)) => Err(format!("not done after {:?}", case.limit)),
                 Err(panic) => Err(panic_text(&*panic)),
             };
-            let position = format!("[{}/{}]", index + 1, cases.len());
+            let position = format!("{} [{}/{}]", self.name, index + 1, cases.len());
             match verdict {
                 Ok(()) => {
-                    passed += 1;
+                    tally.passed += 1;
                     println!("  {position} ok   {} ({:.1} s)", case.name, seconds(started));
                 }
                 Err(reason) => {
@@ -122,22 +162,13 @@ pub(crate) async fn run(suites: Vec<Suite>, settings: Settings) -> Result<Outcom
                         case.name,
                         seconds(started)
                     );
-                    failures.push(format!("{}/{}", suite.name, case.name));
+                    tally.failed.push(format!("{}/{}", self.name, case.name));
                 }
             }
         }
         environment.control_plane.stop().await;
+        Ok(tally)
     }
-    println!();
-    for name in &failures {
-        println!("failed: {name}");
-    }
-    println!("e2e: {passed} passed, {} failed", failures.len());
-    Ok(if failures.is_empty() {
-        Outcome::Passed
-    } else {
-        Outcome::Failed
-    })
 }
 
 fn seconds(since: Instant) -> f64 {

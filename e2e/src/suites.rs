@@ -1,4 +1,4 @@
-//! All suites, in the order in which they run.
+//! All suites, in the order in which they start.
 
 mod availability;
 mod behaviour;
@@ -14,14 +14,15 @@ mod scenarios;
 use crate::runner::Suite;
 
 pub(crate) fn all() -> Vec<Suite> {
+    // The longest first, so that the others fill the time beside them.
     vec![
-        crds::suite(),
-        chart::suite(),
-        docs::suite(),
-        behaviour::suite(),
-        kubectl::suite(),
-        scenarios::suite(),
         availability::suite(),
+        scenarios::suite(),
+        behaviour::suite(),
+        docs::suite(),
+        chart::suite(),
+        crds::suite(),
+        kubectl::suite(),
         scale::suite(),
     ]
 }

@@ -82,12 +82,13 @@ impl World {
             .kubeconfig
             .clone()
             .unwrap_or_else(|| directory.path().join("kubeconfig"));
-        served.write_kubeconfig(&kubeconfig)?;
         for crd in Provider::crds(Some(settings.provider)) {
             sandbox
                 .apply(&crd.to_yaml())
                 .map_err(|error| CliError::failed(error.to_string()))?;
         }
+        // Last: whoever waits for the file finds a cluster that knows our kinds.
+        served.write_kubeconfig(&kubeconfig)?;
 
         let client = sandbox.client();
         let time = Clock::from_source(SandboxTime(clock.clone()));
