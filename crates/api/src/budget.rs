@@ -76,7 +76,7 @@ impl Budget {
             // One without the other is refused by the API server; should it arrive, it holds all the time.
             return Ok(true);
         };
-        let schedule: Schedule = text.parse().map_err(|cause| BudgetError::Schedule {
+        let schedule = Schedule::parse_with_zone(text).map_err(|cause| BudgetError::Schedule {
             schedule: text.clone(),
             cause,
         })?;
@@ -189,6 +189,16 @@ mod tests {
     fn schedules_are_in_utc() {
         assert!(!active("@daily", "30m", "2026-11-15T00:00:00+01:00"));
         assert!(!active("30 6 * * SUN", "6h", "2026-11-15T00:00:00Z"));
+    }
+
+    #[test]
+    fn a_schedule_may_name_its_time_zone() {
+        let office_hours = "CRON_TZ=Europe/Paris 0 9 * * mon-fri";
+        assert!(active(office_hours, "8h", "2026-11-16T08:00:00Z"));
+        assert!(!active(office_hours, "8h", "2026-11-16T16:00:00Z"));
+        assert!(active(office_hours, "8h", "2026-07-13T07:00:00Z"), "summer time");
+        let unknown = budget("1", "CRON_TZ=Mars/Olympus 0 9 * * *", "8h");
+        assert!(unknown.is_active("2026-11-16T08:00:00Z".parse().unwrap()).is_err());
     }
 
     #[test]

@@ -40,7 +40,7 @@ pub enum CronError {
 }
 
 impl Schedule {
-    /// Reads a schedule that may choose its time zone with a `CRON_TZ=Area/City ` prefix; budgets do not allow one.
+    /// Reads a schedule that may choose its time zone with a `CRON_TZ=Area/City ` prefix.
     pub fn parse_with_zone(text: &str) -> Result<Self, CronError> {
         let Some(rest) = text.trim_start().strip_prefix("CRON_TZ=") else {
             return text.parse();

@@ -32,6 +32,18 @@ pub mod annotations {
     pub const DO_NOT_DISRUPT: &str = "karpenter.sh/do-not-disrupt";
     pub const DO_NOT_REPAIR: &str = "karpenter.sh/do-not-repair";
     pub const DISRUPTION_COST: &str = "karpenter.sh/disruption-cost";
+    /// On a NodePool: none of its nodes is disrupted voluntarily while this is `"true"`.
+    pub const PAUSE_DISRUPTION: &str = "karpenter.sh/pause-disruption";
+    /// On a NodePool: into how many cheaper nodes consolidation may split one.
+    pub const CONSOLIDATION_MAX_REPLACEMENTS: &str = "karpenter.sh/consolidation-max-replacements";
+    /// On a NodePool: what a consolidation must save, per hour (`0.05`) or of what the nodes cost (`10%`).
+    pub const CONSOLIDATION_MINIMUM_SAVING: &str = "karpenter.sh/consolidation-minimum-saving";
+    /// On a NodePool: what moving one pod counts for, in money per hour, when a saving is judged.
+    pub const CONSOLIDATION_POD_COST: &str = "karpenter.sh/consolidation-pod-cost";
+    /// On a NodePool: how old a node must be before consolidation touches it.
+    pub const CONSOLIDATION_COOLDOWN: &str = "karpenter.sh/consolidation-cooldown";
+    /// On a NodePool: after so many replacements of drifted nodes failed in a row, drift stops until something changes.
+    pub const DRIFT_HALT_AFTER: &str = "karpenter.sh/drift-halt-after";
     pub const POD_DELETION_COST: &str = "controller.kubernetes.io/pod-deletion-cost";
     pub const NODEPOOL_HASH: &str = "karpenter.sh/nodepool-hash";
     pub const NODEPOOL_HASH_VERSION: &str = "karpenter.sh/nodepool-hash-version";

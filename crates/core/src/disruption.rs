@@ -14,6 +14,7 @@ mod pass;
 mod queue;
 mod repair;
 mod report;
+mod rollout;
 mod validation;
 
 use std::collections::BTreeSet;
@@ -29,23 +30,33 @@ use crate::context::Context;
 use crate::options::Options;
 use crate::runner::Runnable;
 use metrics::DisruptionMetrics;
+use rollout::Rollouts;
 
 /// All controllers of voluntary disruption.
 pub fn controllers(ctx: &Context) -> Vec<Runnable> {
     let metrics = Arc::new(DisruptionMetrics::register(&ctx.metrics.registry));
-    let (queue, queue_controller) = queue::controller(ctx, metrics.clone());
+    let rollouts = Arc::new(Rollouts::default());
+    let (queue, queue_controller) = queue::controller(ctx, metrics.clone(), rollouts.clone());
     let repairs = repairs_nodes(&ctx.options)
         .then(|| Repairs::of(&*ctx.cloud).expect("the operator does not start with policies that cannot be used"));
     vec![
         conditions::controller(ctx),
-        pass::controller(ctx, metrics, queue, repairs),
+        pass::controller(ctx, metrics, queue, Memories { repairs, rollouts }),
         queue_controller,
     ]
 }
 
 /// What the planner looks at, for controllers that ask it something else than what to disrupt.
 pub(crate) async fn fleet(ctx: &Context) -> Fleet {
-    fleet::build(ctx, &BTreeSet::new(), None).await
+    fleet::build(ctx, &BTreeSet::new(), &Memories::default()).await
+}
+
+/// What the planner's view of the cluster owes to the past.
+#[derive(Debug, Default)]
+struct Memories {
+    /// Which nodes are broken; `None` when nobody is to repair them.
+    repairs: Option<Repairs>,
+    rollouts: Arc<Rollouts>,
 }
 
 /// Whether broken nodes are a matter of voluntary disruption.

@@ -6,6 +6,8 @@ mod cluster;
 mod deletion_cost;
 #[path = "scenarios/disruption.rs"]
 mod disruption;
+#[path = "scenarios/disruption_budgets.rs"]
+mod disruption_budgets;
 #[path = "scenarios/faults.rs"]
 mod faults;
 #[path = "scenarios/handover.rs"]

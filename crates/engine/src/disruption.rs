@@ -24,6 +24,7 @@ pub mod rehearsal;
 pub mod repair;
 pub mod static_drift;
 pub mod terminate_first;
+pub mod tuning;
 
 pub use blocked::Blocked;
 pub use budget::{Budgets, PoolBudget};
@@ -32,3 +33,4 @@ pub use command::{Command, Decision, Method, TerminateFirst};
 pub use fleet::{ClaimFacts, FixedSize, Fleet, Gates, Health, Member, PoolPolicy, Standing, Swap};
 pub use pdb::{PodDisruptionBudget, PodDisruptionBudgets};
 pub use repair::{Ailment, RepairAction};
+pub use tuning::{Saving, Tuning};

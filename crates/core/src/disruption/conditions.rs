@@ -243,3 +243,78 @@ impl Reconcile<NodeClaim> for Conditions {
         Ok(Next::After(recheck))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn claim(metadata: &str, status: &str) -> NodeClaim {
+        serde_norway::from_str(&format!(
+            "{{apiVersion: karpenter.sh/v1, kind: NodeClaim, metadata: {{name: c, {metadata}}}, \
+             spec: {{requirements: [], nodeClassRef: {{group: g, kind: K, name: n}}}}, status: {{{status}}}}}"
+        ))
+        .unwrap()
+    }
+
+    fn pool(metadata: &str, requirements: &str, disruption: &str) -> NodePool {
+        serde_norway::from_str(&format!(
+            "{{apiVersion: karpenter.sh/v1, kind: NodePool, metadata: {{name: p, {metadata}}}, \
+             spec: {{disruption: {{{disruption}}}, template: {{spec: {{requirements: {requirements}, \
+             nodeClassRef: {{group: g, kind: K, name: n}}}}}}}}}}"
+        ))
+        .unwrap()
+    }
+
+    fn hashes(hash: &str, version: &str) -> String {
+        format!("annotations: {{karpenter.sh/nodepool-hash: '{hash}', karpenter.sh/nodepool-hash-version: {version}}}")
+    }
+
+    #[test]
+    fn hashes_count_only_when_both_sides_have_one_of_the_same_version() {
+        let check = |own: &str, pools: &str, expected: Option<&str>| {
+            let drift = drift_from_pool(&claim(own, ""), &pool(pools, "[]", ""), &LabelRules::default());
+            assert_eq!(drift, expected, "{own} {pools}");
+        };
+        check(&hashes("1", "v3"), &hashes("2", "v3"), Some(NODE_POOL_DRIFTED));
+        check(&hashes("1", "v3"), &hashes("1", "v3"), None);
+        check(&hashes("1", "v2"), &hashes("2", "v3"), None);
+        check("", &hashes("2", "v3"), None);
+        check(&hashes("1", "v3"), "", None);
+    }
+
+    #[test]
+    fn a_claim_drifts_when_the_pool_asks_for_what_its_labels_do_not_have() {
+        let check = |requirements: &str, expected: bool| {
+            let own = claim("labels: {team: a}", "");
+            let drift = drift_from_pool(&own, &pool("", requirements, ""), &LabelRules::default());
+            assert_eq!(drift.is_some(), expected, "{requirements}");
+        };
+        check("[{key: team, operator: In, values: [a, b]}]", false);
+        check("[{key: team, operator: Exists}]", false);
+        check("[{key: team, operator: In, values: [b]}]", true);
+        check("[{key: team, operator: DoesNotExist}]", true);
+        check("[{key: other, operator: In, values: [x]}]", true);
+        check("[{key: other, operator: NotIn, values: [x]}]", false);
+    }
+
+    #[test]
+    fn a_node_is_consolidatable_once_it_was_quiet_for_long_enough() {
+        let check = |after: &str, status: &str, expected: Consolidatable| {
+            let pool = pool("", "[]", &format!("consolidateAfter: {after}"));
+            let now = "2026-01-01T00:10:00Z".parse().unwrap();
+            assert_eq!(
+                consolidatable(&claim("", status), &pool, now),
+                expected,
+                "{after} {status}"
+            );
+        };
+        let initialized = "conditions: [{type: Initialized, status: 'True', reason: Initialized, message: '', \
+             lastTransitionTime: '2026-01-01T00:00:00Z'}]";
+        check("30s", initialized, Consolidatable::Yes);
+        check("0s", initialized, Consolidatable::Yes);
+        check("Never", initialized, Consolidatable::No);
+        check("30s", "", Consolidatable::No);
+        let disturbed = format!("lastPodEventTime: '2026-01-01T00:09:50Z', {initialized}");
+        check("30s", &disturbed, Consolidatable::In(SignedDuration::from_secs(20)));
+    }
+}

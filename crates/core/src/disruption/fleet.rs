@@ -11,14 +11,15 @@ use karpenter_engine::disruption::fleet::{DeletionCost, SpotToSpot};
 use karpenter_engine::disruption::{Fleet, Gates, Health, Member, PodDisruptionBudgets, PoolPolicy, Standing, Swap};
 use kube::ResourceExt;
 
+use super::Memories;
 use super::repair::Repairs;
 use crate::context::Context;
 use crate::nodes;
 use crate::state::Machine;
 
-/// One consistent view for one method of a pass. `queued` names the machines that a command already owns; `repairs` knows
-/// which nodes are broken, if anybody wants to know.
-pub(super) async fn build(ctx: &Context, queued: &BTreeSet<String>, repairs: Option<&Repairs>) -> Fleet {
+/// One consistent view for one method of a pass. `queued` names the machines that a command already owns.
+pub(super) async fn build(ctx: &Context, queued: &BTreeSet<String>, memories: &Memories) -> Fleet {
+    let repairs = memories.repairs.as_ref();
     let snapshot = crate::provisioning::snapshot::current(ctx).await;
     let now = ctx.clock.now();
     let members: Vec<Member> = ctx
@@ -46,6 +47,10 @@ pub(super) async fn build(ctx: &Context, queued: &BTreeSet<String>, repairs: Opt
                 size.deleting = counts.deleting;
                 size.reserved = counts.reserved;
             }
+            policy.tuning.drift_halted = policy
+                .tuning
+                .drift_halt_after
+                .is_some_and(|after| memories.rollouts.is_halted(ctx, pool, after));
             (name, policy)
         })
         .collect();

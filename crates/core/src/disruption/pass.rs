@@ -20,9 +20,9 @@ use karpenter_engine::disruption::{
 };
 use parking_lot::Mutex;
 
+use super::Memories;
 use super::metrics::DisruptionMetrics;
 use super::queue::Queue;
-use super::repair::Repairs;
 use super::{fleet, marks, report, validation};
 use crate::context::Context;
 use crate::error::{Error, Result};
@@ -37,18 +37,13 @@ const SINGLE_NODE_LIMIT: SignedDuration = SignedDuration::from_mins(3);
 const POLL: SignedDuration = SignedDuration::from_secs(10);
 const NOT_SYNCED: SignedDuration = SignedDuration::from_secs(1);
 
-/// The `disruption` controller. Without `repairs`, broken nodes are left alone.
-pub(super) fn controller(
-    ctx: &Context,
-    metrics: Arc<DisruptionMetrics>,
-    queue: Queue,
-    repairs: Option<Repairs>,
-) -> Runnable {
+/// The `disruption` controller.
+pub(super) fn controller(ctx: &Context, metrics: Arc<DisruptionMetrics>, queue: Queue, memories: Memories) -> Runnable {
     let disruption = Disruption {
         ctx: ctx.clone(),
         metrics,
         queue,
-        repairs,
+        memories,
         memory: Mutex::default(),
     };
     Controller::new(&ctx.runner, "disruption").runs_singleton(disruption)
@@ -60,7 +55,7 @@ pub struct Disruption {
     ctx: Context,
     metrics: Arc<DisruptionMetrics>,
     queue: Queue,
-    repairs: Option<Repairs>,
+    memories: Memories,
     memory: Mutex<Memory>,
 }
 
@@ -91,7 +86,7 @@ impl Singleton for Disruption {
         }
         marks::sweep(&self.ctx, &self.queue.machines()).await?;
         for method in Method::ORDER {
-            if method == Method::Repair && self.repairs.is_none() {
+            if method == Method::Repair && self.memories.repairs.is_none() {
                 continue;
             }
             if self.run(method).await? {
@@ -117,8 +112,11 @@ impl Disruption {
         if uses_marker && self.memory.lock().consolidated.get(&method) == Some(&state) {
             return Ok(false);
         }
-        let fleet = fleet::build(&self.ctx, &self.queue.machines(), self.repairs.as_ref()).await;
+        let fleet = fleet::build(&self.ctx, &self.queue.machines(), &self.memories).await;
         let survey = forecast::survey(&fleet, method);
+        if method == Method::Emptiness {
+            report::protections(&self.ctx, &fleet);
+        }
         for (node, blocked) in &survey.blocked {
             report::blocked(&self.ctx, node, blocked);
         }
@@ -164,7 +162,8 @@ impl Disruption {
     async fn validated(&self, commands: Vec<Command>) -> Vec<Command> {
         let mut valid = Vec::new();
         for command in commands {
-            match validation::validate(&self.ctx, &self.metrics, &self.queue.machines(), command).await {
+            let queued = self.queue.machines();
+            match validation::validate(&self.ctx, &self.metrics, &queued, &self.memories, command).await {
                 Ok(command) => valid.push(command),
                 Err((command, invalid)) => {
                     tracing::debug!(
@@ -222,7 +221,7 @@ impl Disruption {
 
     async fn commit_reboot(&self, command: &Command) -> Result<bool> {
         let (Some(candidate), Some(ailment), Some(repairs)) =
-            (command.candidates.first(), &command.ailment, &self.repairs)
+            (command.candidates.first(), &command.ailment, &self.memories.repairs)
         else {
             return Ok(false);
         };

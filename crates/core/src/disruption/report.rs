@@ -1,7 +1,9 @@
 //! Tells users what disruption decided about their nodes, and why it left others alone.
 
+use jiff::SignedDuration;
 use karpenter_engine::disruption::balanced::THRESHOLD;
-use karpenter_engine::disruption::{Blocked, Budgets, Candidate, Command, Method, RepairAction};
+use karpenter_engine::disruption::{Blocked, Budgets, Candidate, Command, Fleet, Method, RepairAction, pods};
+use karpenter_engine::model::DoNotDisrupt;
 
 use crate::context::Context;
 use crate::events::{self, Regarding};
@@ -63,6 +65,27 @@ fn is_about_consolidation(blocked: &Blocked) -> bool {
             | Blocked::SpotToSpotDisabled
             | Blocked::TooFewSpotTypes { .. }
     )
+}
+
+/// Tells the owners of pods that are protected for a while until when, and for some time afterwards that it is over.
+pub(super) fn protections(ctx: &Context, fleet: &Fleet) {
+    const TOLD_FOR: SignedDuration = SignedDuration::from_mins(10);
+    let now = fleet.now();
+    let managed = fleet.members.iter().filter(|member| member.claim.is_some());
+    for pod in managed.flat_map(|member| member.node.pods()) {
+        let Some(DoNotDisrupt::For(length)) = pod.do_not_disrupt else {
+            continue;
+        };
+        let Some(left) = pods::protection_left(pod, length, now) else {
+            continue;
+        };
+        let object = Regarding::pod(&pod.namespace, &pod.name, &pod.uid);
+        if left > SignedDuration::ZERO {
+            ctx.events.publish(events::do_not_disrupt_until(object, now + left));
+        } else if left > -TOLD_FOR {
+            ctx.events.publish(events::do_not_disrupt_elapsed(object));
+        }
+    }
 }
 
 /// Pools with nodes whose budgets allow nothing for the reason at hand.

@@ -7,7 +7,7 @@ use karpenter_engine::disruption::candidate::Candidate;
 use karpenter_engine::disruption::rehearsal::{Destinations, Rehearsal};
 use karpenter_engine::disruption::{Budgets, Command, Fleet, Method, forecast};
 
-use super::{fleet, metrics::DisruptionMetrics};
+use super::{Memories, fleet, metrics::DisruptionMetrics};
 use crate::context::Context;
 
 /// Long enough for pods that were being scheduled to land, short enough not to hold up savings.
@@ -39,10 +39,11 @@ pub(super) async fn validate(
     ctx: &Context,
     metrics: &DisruptionMetrics,
     queued: &BTreeSet<String>,
+    memories: &Memories,
     mut command: Command,
 ) -> Result<Command, (Command, Invalid)> {
     ctx.clock.sleep(DELAY).await;
-    let now = fleet::build(ctx, queued, None).await;
+    let now = fleet::build(ctx, queued, memories).await;
     let verdict = match command.method {
         Method::Repair | Method::StaticDrift | Method::Drift => Ok(()),
         Method::Emptiness => still_empty(&now, &mut command, metrics),

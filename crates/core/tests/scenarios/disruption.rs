@@ -150,6 +150,35 @@ async fn a_pool_without_any_allowance_says_so() {
     assert!(!cluster.is_tainted("a", TAINT));
 }
 
+#[tokio::test]
+async fn a_pod_may_protect_its_node_for_a_while() {
+    let cluster = Cluster::start().await;
+    cluster
+        .open_pool(json!({"consolidateAfter": "Never", "budgets": [{"nodes": "100%"}]}))
+        .await;
+    cluster.claim("a", "expireAfter: Never").await;
+    cluster
+        .pod_on("a", "web", "1", "annotations: {karpenter.sh/do-not-disrupt: 2m}")
+        .await;
+    let started = json!({"status": {"startTime": cluster.ctx.clock.now().to_string()}});
+    cluster
+        .objects()
+        .patch_status::<k8s_openapi::api::core::v1::Pod>("default", "web", &started)
+        .unwrap();
+    drift(&cluster, &["a"]).await;
+    cluster.events();
+    cluster.seconds(60).await;
+    assert!(cluster.claims_but(&["a"]).is_empty());
+    assert!(cluster.events().contains(&"Pod/DoNotDisruptUntil".to_owned()));
+    cluster.seconds(75).await;
+    assert_eq!(cluster.claims_but(&["a"]).len(), 1);
+    assert!(
+        cluster
+            .events()
+            .contains(&"Pod/DoNotDisruptGracePeriodElapsed".to_owned())
+    );
+}
+
 // === The second look ===
 
 #[tokio::test]
@@ -391,4 +420,57 @@ async fn a_command_that_cannot_start_does_not_keep_another_pools() {
     assert!(of_pool(&cluster, "two").iter().all(|name| !two.contains(name)));
     // A slot that was taken for a command that did not start is free again.
     assert_eq!(cluster.ctx.state.slots.counts("one").reserved, 0);
+}
+
+// === Beyond upstream ===
+
+#[tokio::test]
+async fn a_rollout_that_keeps_failing_halts_until_something_changes() {
+    let cluster = cluster().await;
+    let annotations = json!({"metadata": {"annotations": {"karpenter.sh/drift-halt-after": "2"}}});
+    cluster
+        .objects()
+        .patch::<NodePool>("", "default", &annotations)
+        .unwrap();
+    busy(&cluster, &["a"]).await;
+    cluster.cloud.set_boot_delay(Duration::from_secs(36_000));
+    drift(&cluster, &["a"]).await;
+    for _ in 0..2 {
+        cluster.seconds(12).await;
+        let replacement = cluster.claims_but(&["a"]).remove(0).metadata.name.unwrap();
+        cluster.delete_claim(&replacement).await;
+        cluster.seconds(10).await;
+    }
+    cluster.seconds(60).await;
+    assert!(
+        cluster.claims_but(&["a"]).is_empty(),
+        "two failed, so there is no third"
+    );
+    assert!(!cluster.is_tainted("a", TAINT));
+    // A change of the NodePool is another rollout.
+    cluster.open_pool(json!({"budgets": [{"nodes": "50%"}]})).await;
+    cluster.seconds(12).await;
+    assert_eq!(cluster.claims_but(&["a"]).len(), 1);
+}
+
+#[tokio::test]
+async fn a_paused_pool_keeps_its_nodes() {
+    let cluster = cluster().await;
+    let pause = |value: serde_json::Value| {
+        let annotations = json!({"metadata": {"annotations": {"karpenter.sh/pause-disruption": value}}});
+        cluster
+            .objects()
+            .patch::<NodePool>("", "default", &annotations)
+            .unwrap();
+    };
+    pause(json!("true"));
+    busy(&cluster, &["a"]).await;
+    drift(&cluster, &["a"]).await;
+    cluster.events();
+    cluster.seconds(30).await;
+    assert!(cluster.claims_but(&["a"]).is_empty());
+    assert!(cluster.events().contains(&"Node/DisruptionBlocked".to_owned()));
+    pause(serde_json::Value::Null);
+    cluster.seconds(12).await;
+    assert_eq!(cluster.claims_but(&["a"]).len(), 1);
 }

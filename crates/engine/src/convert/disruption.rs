@@ -3,12 +3,14 @@
 use k8s_openapi::api::policy::v1::PodDisruptionBudget as KubeBudget;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use karpenter_api::conditions::StatusConditions;
+use karpenter_api::duration::GoDuration;
+use karpenter_api::labels::annotations;
 use karpenter_api::node_claim::condition;
 use karpenter_api::resources::NODES;
 use karpenter_api::{NodeClaim, NodePool};
 
 use super::selector::label_selector;
-use crate::disruption::{ClaimFacts, FixedSize, PodDisruptionBudget, PoolPolicy};
+use crate::disruption::{ClaimFacts, FixedSize, PodDisruptionBudget, PoolPolicy, Saving, Tuning};
 
 /// What a claim says about its own disruption.
 pub fn claim_disruption(claim: &NodeClaim) -> ClaimFacts {
@@ -52,7 +54,65 @@ pub fn pool_policy(pool: &NodePool, tracked_cost: f64, has_instance_types: bool)
         budgets: disruption.budgets.clone(),
         tracked_cost,
         has_instance_types,
+        tuning: tuning(pool),
     }
+}
+
+/// What a pool's annotations ask for beyond upstream's rules.
+fn tuning(pool: &NodePool) -> Tuning {
+    let mut tuning = Tuning::default();
+    let Some(all) = &pool.metadata.annotations else {
+        return tuning;
+    };
+    let mut unreadable = None;
+    let read = |key: &'static str| Some((key, all.get(key)?.trim()));
+    let mut refuse = |(key, text): (&str, &str)| unreadable = Some(format!("{key}: {text:?}"));
+    tuning.paused = read(annotations::PAUSE_DISRUPTION).is_some_and(|(_, text)| text == "true");
+    if let Some(entry) = read(annotations::CONSOLIDATION_MAX_REPLACEMENTS) {
+        match entry.1.parse() {
+            Ok(most @ 1..) => tuning.max_replacements = Some(most),
+            Ok(0) | Err(_) => refuse(entry),
+        }
+    }
+    if let Some(entry) = read(annotations::CONSOLIDATION_MINIMUM_SAVING) {
+        match saving(entry.1) {
+            Some(saving) => tuning.minimum_saving = Some(saving),
+            None => refuse(entry),
+        }
+    }
+    if let Some(entry) = read(annotations::CONSOLIDATION_POD_COST) {
+        match amount(entry.1) {
+            Some(cost) => tuning.pod_cost = cost,
+            None => refuse(entry),
+        }
+    }
+    if let Some(entry) = read(annotations::CONSOLIDATION_COOLDOWN) {
+        match entry.1.parse::<GoDuration>() {
+            Ok(cooldown) if cooldown > GoDuration::ZERO => tuning.cooldown = Some(cooldown.as_signed()),
+            Ok(_) | Err(_) => refuse(entry),
+        }
+    }
+    if let Some(entry) = read(annotations::DRIFT_HALT_AFTER) {
+        match entry.1.parse() {
+            Ok(failures @ 1..) => tuning.drift_halt_after = Some(failures),
+            Ok(0) | Err(_) => refuse(entry),
+        }
+    }
+    tuning.unreadable = unreadable;
+    tuning
+}
+
+fn saving(text: &str) -> Option<Saving> {
+    match text.strip_suffix('%') {
+        Some(percent) => amount(percent).filter(|percent| *percent <= 100.0).map(Saving::Percent),
+        None => amount(text).map(Saving::PerHour),
+    }
+}
+
+fn amount(text: &str) -> Option<f64> {
+    text.parse()
+        .ok()
+        .filter(|amount: &f64| amount.is_finite() && *amount >= 0.0)
 }
 
 fn fixed_size(pool: &NodePool) -> Option<FixedSize> {
@@ -89,5 +149,64 @@ pub fn pod_disruption_budget(budget: &KubeBudget) -> PodDisruptionBudget {
         disruptions_allowed: budget.status.as_ref().map_or(0, |status| status.disruptions_allowed),
         never_allows,
         allows_unhealthy: spec.unhealthy_pod_eviction_policy.as_deref() == Some("AlwaysAllow"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn check(annotations: serde_json::Value, expected: Tuning) {
+        let pool: NodePool = serde_json::from_value(json!({
+            "apiVersion": "karpenter.sh/v1", "kind": "NodePool", "metadata": { "name": "p", "annotations": annotations },
+            "spec": { "template": { "spec": { "requirements": [], "nodeClassRef": { "group": "g", "kind": "k", "name": "n" } } } },
+        }))
+        .unwrap();
+        assert_eq!(tuning(&pool), expected);
+    }
+
+    #[test]
+    fn annotations_tune_a_pool_and_without_them_nothing_is_tuned() {
+        check(json!({ "other": "x" }), Tuning::default());
+        check(
+            json!({
+                "karpenter.sh/pause-disruption": "true", "karpenter.sh/consolidation-max-replacements": "3",
+                "karpenter.sh/consolidation-minimum-saving": "10%", "karpenter.sh/consolidation-pod-cost": "0.002",
+                "karpenter.sh/consolidation-cooldown": "1h", "karpenter.sh/drift-halt-after": "2",
+            }),
+            Tuning {
+                paused: true,
+                max_replacements: Some(3),
+                minimum_saving: Some(Saving::Percent(10.0)),
+                pod_cost: 0.002,
+                cooldown: Some(jiff::SignedDuration::from_hours(1)),
+                drift_halt_after: Some(2),
+                drift_halted: false,
+                unreadable: None,
+            },
+        );
+    }
+
+    #[test]
+    fn an_annotation_that_cannot_be_read_is_named() {
+        for (key, text) in [
+            ("karpenter.sh/consolidation-max-replacements", "0"),
+            ("karpenter.sh/consolidation-minimum-saving", "much"),
+            ("karpenter.sh/consolidation-minimum-saving", "101%"),
+            ("karpenter.sh/consolidation-pod-cost", "-1"),
+            ("karpenter.sh/consolidation-cooldown", "soon"),
+            ("karpenter.sh/drift-halt-after", "0"),
+        ] {
+            let unreadable = Some(format!("{key}: {text:?}"));
+            check(
+                json!({ key: text }),
+                Tuning {
+                    unreadable,
+                    ..Tuning::default()
+                },
+            );
+        }
     }
 }

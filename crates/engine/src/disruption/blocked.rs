@@ -58,6 +58,14 @@ pub enum Blocked {
         needed: usize,
         found: usize,
     },
+    Paused(String),
+    UnreadableAnnotation(String),
+    CoolingDown,
+    SavingTooSmall {
+        saving: f64,
+        least: f64,
+    },
+    RolloutHalted(String),
     NotWorthIt {
         pool: String,
         score: f64,
@@ -76,6 +84,7 @@ impl Blocked {
                 | Blocked::NotDrifted
                 | Blocked::Healthy
                 | Blocked::PendingPods(_)
+                | Blocked::CoolingDown
                 | Blocked::DynamicPool
                 | Blocked::ScalingDown
                 | Blocked::NotWorthIt { .. }
@@ -176,6 +185,30 @@ impl fmt::Display for Blocked {
                 write!(
                     f,
                     "replacing spot by spot needs {needed} cheaper instance types, and there are {found}"
+                )
+            }
+            Blocked::Paused(pool) => {
+                write!(
+                    f,
+                    "disruption of NodePool {pool} is paused by its annotation karpenter.sh/pause-disruption"
+                )
+            }
+            Blocked::UnreadableAnnotation(annotation) => {
+                write!(f, "its NodePool has an annotation that cannot be read: {annotation}")
+            }
+            Blocked::CoolingDown => {
+                f.write_str("it is younger than its NodePool's karpenter.sh/consolidation-cooldown")
+            }
+            Blocked::SavingTooSmall { saving, least } => {
+                write!(
+                    f,
+                    "${saving:.4} per hour would be saved, and its NodePool asks for at least ${least:.4}"
+                )
+            }
+            Blocked::RolloutHalted(pool) => {
+                write!(
+                    f,
+                    "replacements of drifted nodes of NodePool {pool} failed in a row, so drift waits until the NodePool or its NodeClass changes"
                 )
             }
             Blocked::NotWorthIt { pool, score } => {

@@ -79,6 +79,7 @@ impl Candidate {
             return Err(Blocked::NoPoolLabel);
         };
         match fleet.pools.get(pool) {
+            Some(policy) if policy.tuning.paused => return Err(Blocked::Paused(pool.to_owned())),
             Some(policy) if policy.has_instance_types => {}
             _ => return Err(Blocked::PoolNotFound(pool.to_owned())),
         }
@@ -215,6 +216,7 @@ impl Candidate {
         if policy.consolidation_policy == ConsolidationPolicy::WhenEmpty {
             return Err(Blocked::OnlyWhenEmpty);
         }
+        policy.tuning.check_candidate(self.claim.created, fleet.now())?;
         if !self.claim.consolidatable {
             return Err(Blocked::NotConsolidatableYet);
         }

@@ -16,15 +16,13 @@ use super::command::{Command, Method};
 use super::fleet::{Fleet, SpotToSpot};
 use super::price;
 use super::rehearsal::{Destinations, Rehearsal};
+use super::tuning;
 use crate::model::InstanceType;
 use crate::plan::PlannedClaim;
 
 /// With fewer cheaper types to choose from, replacing spot by spot would walk down the price ladder one rung at a time,
 /// each time to a likelier interruption.
 pub const SPOT_FLEXIBILITY: usize = 15;
-
-/// A consolidation launches at most so many nodes.
-const MOST_REPLACEMENTS: usize = 1;
 
 /// Best saving for the least disturbance first; equal ones by name, so that the order is always the same.
 pub fn by_savings(a: &Candidate, b: &Candidate) -> Ordering {
@@ -39,7 +37,8 @@ pub fn compute(rehearsal: &mut Rehearsal<'_>, candidates: &[&Candidate], method:
     // Pods that wait are part of every simulation. If they alone need more nodes than a command may launch, none can come
     // of it, and looking at a thousand nodes one by one would only find that out a thousand times.
     let waiting = rehearsal.new_nodes_for_pending();
-    if waiting > MOST_REPLACEMENTS {
+    let most = tuning::max_replacements(fleet, candidates);
+    if waiting > most {
         return Err(Blocked::PendingPods(waiting));
     }
     let outcome = rehearsal.without(candidates, Destinations::Settled);
@@ -48,16 +47,17 @@ pub fn compute(rehearsal: &mut Rehearsal<'_>, candidates: &[&Candidate], method:
     }
     let price: f64 = candidates.iter().map(|candidate| candidate.price).sum();
     let mut plan = outcome.plan;
-    match plan.claims.len() {
-        0 => Ok(command(method, candidates, Vec::new(), price, plan)),
-        1 => {
-            let mut replacement = plan.claims.remove(0);
-            narrow_to_cheaper(fleet, candidates, &mut replacement, price)?;
-            let savings = price - replacement_price(fleet, &replacement);
-            Ok(command(method, candidates, vec![replacement], savings, plan))
-        }
-        count => Err(Blocked::TooManyReplacements(count)),
+    let mut replacements = std::mem::take(&mut plan.claims);
+    match &mut replacements[..] {
+        [] => {}
+        [only] => narrow_to_cheaper(fleet, candidates, only, price)?,
+        several if several.len() <= most => narrow_together(fleet, candidates, several, price)?,
+        several => return Err(Blocked::TooManyReplacements(several.len())),
     }
+    let costs: f64 = replacements.iter().map(|claim| replacement_price(fleet, claim)).sum();
+    let command = command(method, candidates, replacements, price - costs, plan);
+    tuning::check_saving(fleet, &command)?;
+    Ok(command)
 }
 
 fn command(
@@ -93,6 +93,7 @@ fn narrow_to_cheaper(
     replacement: &mut PlannedClaim,
     price: f64,
 ) -> Result<(), Blocked> {
+    drop_own_types(fleet, candidates, replacement);
     let all_spot = candidates
         .iter()
         .all(|candidate| candidate.capacity_type() == Some(labels::CAPACITY_TYPE_SPOT));
@@ -101,12 +102,78 @@ fn narrow_to_cheaper(
         return narrow_spot_to_spot(fleet, candidates, replacement, price);
     }
     keep_cheaper_than(fleet, replacement, price)?;
-    if capacity_type.has(labels::CAPACITY_TYPE_SPOT) && capacity_type.has(labels::CAPACITY_TYPE_ON_DEMAND) {
-        // The comparison took spot prices. Falling back to on-demand could cost more than what was there: better that
-        // the launch fails.
-        pin_to_spot(&mut replacement.requirements);
+    pin_to_spot_if_priced_so(fleet, replacement);
+    Ok(())
+}
+
+/// Where spot could be bought the comparison took spot prices. Falling back to on-demand could cost more than what was
+/// there: better that the launch fails.
+fn pin_to_spot_if_priced_so(fleet: &Fleet, replacement: &mut PlannedClaim) {
+    let capacity_type = replacement.requirements.get_or_exists(labels::CAPACITY_TYPE);
+    if !capacity_type.has(labels::CAPACITY_TYPE_SPOT) || !capacity_type.has(labels::CAPACITY_TYPE_ON_DEMAND) {
+        return;
+    }
+    let undefined = Undefined::WellKnown(fleet.snapshot.catalog.label_rules());
+    let mut spot = (*replacement.requirements).clone();
+    spot.add(Requirement::within(labels::CAPACITY_TYPE, [labels::CAPACITY_TYPE_SPOT]));
+    // Clouds without spot leave the capacity type open; they must not be asked for it.
+    let kinds = &replacement.instance_types;
+    if kinds
+        .iter()
+        .any(|kind| price::cheapest_launch(kind, &spot, undefined).is_some())
+    {
+        replacement.requirements = Arc::new(spot);
+    }
+}
+
+/// Leaves several replacements only what is certain to be cheaper together than the one node that they replace: each may
+/// cost as much as its cheapest type, plus its share of what is left.
+fn narrow_together(
+    fleet: &Fleet,
+    candidates: &[&Candidate],
+    replacements: &mut [PlannedClaim],
+    price: f64,
+) -> Result<(), Blocked> {
+    let is_spot = |candidate: &&Candidate| candidate.capacity_type() == Some(labels::CAPACITY_TYPE_SPOT);
+    if candidates.iter().any(is_spot) {
+        // What holds for replacing spot by spot was thought out for one node.
+        return Err(Blocked::TooManyReplacements(replacements.len()));
+    }
+    let undefined = Undefined::WellKnown(fleet.snapshot.catalog.label_rules());
+    let mut least = Vec::with_capacity(replacements.len());
+    for replacement in replacements.iter_mut() {
+        drop_own_types(fleet, candidates, replacement);
+        pin_to_spot_if_priced_so(fleet, replacement);
+        let worst = |kind: &Arc<InstanceType>| price::worst_launch(kind, &replacement.requirements, undefined);
+        let cheapest = replacement
+            .instance_types
+            .iter()
+            .filter_map(worst)
+            .min_by(f64::total_cmp);
+        least.push(cheapest.ok_or(Blocked::NothingCheaper)?);
+    }
+    let left = price - least.iter().sum::<f64>();
+    if left <= 0.0 {
+        return Err(Blocked::NothingCheaper);
+    }
+    let share = left / replacements.len() as f64;
+    for (replacement, least) in replacements.iter_mut().zip(least) {
+        keep_cheaper_than(fleet, replacement, least + share)?;
     }
     Ok(())
+}
+
+/// A pool with a cooldown does not want a node replaced by one of the same type, however it is bought.
+fn drop_own_types(fleet: &Fleet, candidates: &[&Candidate], replacement: &mut PlannedClaim) {
+    let own: Vec<&str> = candidates
+        .iter()
+        .filter(|candidate| candidate.policy(fleet).tuning.cooldown.is_some())
+        .filter_map(|candidate| candidate.instance_type.as_ref())
+        .map(|kind| kind.name.as_str())
+        .collect();
+    if !own.is_empty() {
+        keep(replacement, |kind| !own.contains(&kind.name.as_str()));
+    }
 }
 
 fn narrow_spot_to_spot(

@@ -9,6 +9,7 @@ use karpenter_api::node_pool::ConsolidationPolicy;
 
 use super::pdb::PodDisruptionBudgets;
 use super::repair::Ailment;
+use super::tuning::Tuning;
 use crate::model::{Node, Snapshot};
 
 /// One consistent view for one pass. Cheap to clone.
@@ -136,6 +137,8 @@ pub struct PoolPolicy {
     pub tracked_cost: f64,
     /// False when no instance type of the pool could be listed: its nodes are then left alone.
     pub has_instance_types: bool,
+    /// What the pool asks for beyond upstream's rules.
+    pub tuning: Tuning,
 }
 
 /// How many nodes a static pool has, is losing and is about to get.

@@ -165,6 +165,9 @@ fn suits(fleet: &Fleet, member: &Member, candidate: &Candidate, method: Method) 
         Method::Drift if candidate.policy(fleet).is_static() => Err(Blocked::StaticPool),
         Method::StaticDrift if !candidate.policy(fleet).is_static() => Err(Blocked::DynamicPool),
         Method::Drift | Method::StaticDrift if candidate.claim.drifted_since.is_none() => Err(Blocked::NotDrifted),
+        Method::Drift | Method::StaticDrift if candidate.policy(fleet).tuning.drift_halted => {
+            Err(Blocked::RolloutHalted(candidate.pool.clone()))
+        }
         Method::Drift | Method::StaticDrift => Ok(()),
         // An empty node is emptiness's, so that the budget for Empty applies.
         Method::MultiNodeConsolidation | Method::SingleNodeConsolidation if candidate.is_empty() => {

@@ -254,3 +254,18 @@ fn while_pending_pods_need_several_nodes_nothing_is_consolidated() {
         Some(Blocked::PendingPods(2))
     );
 }
+
+#[test]
+fn a_replacement_is_pinned_to_spot_only_where_spot_is_sold() {
+    let capacity_types = |types: &str, node: &str| {
+        let fleet = fleet(types).node("a", node, &["1"]).build();
+        let command = karpenter_engine::disruption::forecast::attempt(&fleet, Method::SingleNodeConsolidation).unwrap();
+        assert!(command.savings > 0.0 && command.savings < 4.0, "{}", command.savings);
+        let requirement = command.replacements[0]
+            .requirements
+            .get_or_exists(labels::CAPACITY_TYPE);
+        requirement.has(labels::CAPACITY_TYPE_ON_DEMAND)
+    };
+    assert!(capacity_types("d2 d4", "d4"));
+    assert!(!capacity_types("s2 s4", "s4"));
+}

@@ -14,11 +14,11 @@ use karpenter_api::requirement::{Requirement, Requirements};
 use karpenter_api::resources::ResourceList;
 use karpenter_engine::disruption::{
     Blocked, Budgets, ClaimFacts, Command, FixedSize, Fleet, Gates, Health, Member, Method, PodDisruptionBudget,
-    PodDisruptionBudgets, PoolPolicy, Standing, forecast, static_drift,
+    PodDisruptionBudgets, PoolPolicy, Standing, Tuning, forecast, static_drift,
 };
 use karpenter_engine::model::{
-    InstanceType, Labels, Lifecycle, Node, NodePool, Offering, Options, Overhead, Owner, Pod, PodPhase, PodSpec,
-    Snapshot,
+    InstanceType, LabelSelector, Labels, Lifecycle, NamespaceScope, Node, NodePool, Offering, Options, Overhead, Owner,
+    Pod, PodAffinityTerm, PodPhase, PodSpec, Snapshot,
 };
 use karpenter_engine::{Catalog, PoolTypes};
 
@@ -86,6 +86,7 @@ impl Builder {
             }],
             tracked_cost: 0.0,
             has_instance_types: true,
+            tuning: Tuning::default(),
         };
         self.pools.insert(name.to_owned(), (pool, policy));
         self
@@ -300,6 +301,17 @@ impl Builder {
             .find(|(name, _)| &**name == node)
             .map(|(_, reason)| reason)
     }
+}
+
+/// Keeps pods of these fleets off each other's node.
+pub(crate) fn apart(pod: &mut Pod) {
+    let mut spec = (*pod.spec).clone();
+    spec.anti_affinity.required.push(PodAffinityTerm {
+        topology_key: labels::HOSTNAME.to_owned(),
+        selector: LabelSelector::labels([("app", "web")]),
+        namespaces: NamespaceScope::Own,
+    });
+    pod.spec = Arc::new(spec);
 }
 
 /// The reservation that a type `r…` is bought from.

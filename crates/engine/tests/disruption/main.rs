@@ -7,6 +7,8 @@ mod consolidation;
 mod costs;
 mod drift;
 mod fleet;
+mod random;
 mod repair;
 mod static_drift;
 mod terminate_first;
+mod tuning;
