@@ -1,6 +1,7 @@
 //! The commands of the binary; each is a module with its arguments and its `run`.
 
 pub(crate) mod controller;
+mod convert;
 mod crds;
 pub(crate) mod demo;
 pub(crate) mod doctor;
@@ -22,6 +23,8 @@ pub(crate) enum Command {
     Crds(crds::Crds),
     /// Check an installation and its cloud from the outside, and say what to fix.
     Doctor(Box<doctor::Doctor>),
+    /// Print v1 manifests for v1alpha5 Provisioners.
+    Convert(convert::Convert),
     /// Work out offline which nodes would be launched, where pods would land, and what it would cost.
     Simulate(simulate::Simulate),
     /// Check manifests against Karpenter's CRDs and its runtime rules, without a cluster.
@@ -35,6 +38,7 @@ impl Command {
             Self::Demo(demo) => demo.run(terminal),
             Self::Crds(crds) => crds.run(),
             Self::Doctor(doctor) => doctor.run(terminal),
+            Self::Convert(convert) => convert.run(terminal),
             Self::Simulate(simulate) => simulate.run(terminal),
             Self::Validate(validate) => validate.run(terminal),
         }

@@ -6,6 +6,11 @@ use karpenter_api::labels::LabelRules;
 use karpenter_api::names::check_object_name;
 use karpenter_api::validation::Finding;
 use karpenter_api::{CapacityBuffer, NodeOverlay, NodePool, schema};
+use karpenter_bizflycloud::BizflyCloudNodeClass;
+use karpenter_bizflycloud::convert::convert;
+use karpenter_bizflycloud::node_class;
+use karpenter_bizflycloud::provider_config::DEFAULT_TAG_PREFIX;
+use karpenter_bizflycloud::provisioner::Provisioner;
 use karpenter_sandbox::crd::{Definition, FieldError};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -141,6 +146,16 @@ impl Rules {
                 findings: buffer.validate(),
                 notes: Vec::new(),
             }),
+            ("karpenter.sh", "Provisioner") => typed(manifest, |provisioner: Provisioner| Verdict {
+                findings: convert(&provisioner, None, None).err().unwrap_or_default(),
+                notes: Vec::new(),
+            }),
+            ("karpenter.bizflycloud.com", "BizflyCloudNodeClass") => {
+                typed(manifest, |class: BizflyCloudNodeClass| Verdict {
+                    findings: node_class::validation::findings(&class.spec, DEFAULT_TAG_PREFIX),
+                    notes: Vec::new(),
+                })
+            }
             _ => Verdict::default(),
         }
     }

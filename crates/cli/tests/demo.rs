@@ -4,8 +4,17 @@ use std::process::Command;
 
 #[test]
 fn the_story_holds_from_the_first_pod_to_the_last_machine() {
+    tell("kwok");
+}
+
+#[test]
+fn the_story_holds_on_the_simulated_bizfly_cloud() {
+    tell("bizflycloud");
+}
+
+fn tell(provider: &str) {
     let output = Command::new(env!("CARGO_BIN_EXE_karpenter"))
-        .args(["demo", "--once", "--speed", "20", "-o", "json"])
+        .args(["demo", "--provider", provider, "--once", "--speed", "20", "-o", "json"])
         .output()
         .unwrap();
     let told = String::from_utf8_lossy(&output.stdout);

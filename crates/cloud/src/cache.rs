@@ -173,8 +173,16 @@ impl CacheMetrics {
     /// When this provider's cache metrics are registered already.
     pub fn register(registry: &Registry, provider: &str) -> Result<Self, prometheus::Error> {
         let metrics = Self::unregistered(provider)?;
-        registry.register(Box::new(metrics.requests.clone()))?;
+        metrics.register_into(registry)?;
         Ok(metrics)
+    }
+
+    /// Makes counts readable that were made before there was a registry.
+    ///
+    /// # Errors
+    /// When this provider's cache metrics are registered already.
+    pub fn register_into(&self, registry: &Registry) -> Result<(), prometheus::Error> {
+        registry.register(Box::new(self.requests.clone()))
     }
 
     /// Counts that nobody reads, for tests and tools.

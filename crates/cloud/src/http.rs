@@ -1,5 +1,6 @@
 //! Talks HTTP to a cloud: rate-limited, retried only where that is safe, logged with request ids and without secrets.
 
+pub mod in_flight;
 pub mod rate;
 pub mod redact;
 pub mod retry;
@@ -20,6 +21,7 @@ use serde::de::DeserializeOwned;
 use thiserror::Error;
 use uuid::Uuid;
 
+pub use in_flight::InFlight;
 pub use rate::{Lane, RateLimit, RateLimiter};
 pub use redact::Redactor;
 pub use retry::{Ending, RetryPolicy, Safety};
@@ -171,7 +173,9 @@ impl HttpClient {
                 *request.timeout_mut() = Some(timeout);
             }
             let started = Instant::now();
+            let on_the_wire = self.shared.settings.in_flight.enter();
             let result = self.attempt(endpoint, request, &id).await;
+            drop(on_the_wire);
             let took = started.elapsed();
             let ending = ending(&result);
             let attempt = Attempt {

@@ -87,6 +87,10 @@ impl<L: Layer> CloudProvider for L {
         self.inner().background_tasks()
     }
 
+    fn register_metrics(&self, registry: &prometheus::Registry) -> Result<(), prometheus::Error> {
+        self.inner().register_metrics(registry)
+    }
+
     async fn create(&self, claim: &NodeClaim) -> Result<Instance, CloudError> {
         self.on_create(claim).await
     }

@@ -62,6 +62,14 @@ pub trait CloudProvider: Send + Sync + 'static {
         Vec::new()
     }
 
+    /// Adds this provider's own metrics to those that the operator serves. Called once at start-up.
+    ///
+    /// # Errors
+    /// When a metric of one of the names is there already.
+    fn register_metrics(&self, _registry: &prometheus::Registry) -> Result<(), prometheus::Error> {
+        Ok(())
+    }
+
     /// Launches one instance that satisfies the claim's requirements and resource requests.
     ///
     /// Idempotent per claim UID. May take long and run concurrently for many claims. Core may drop the future at any

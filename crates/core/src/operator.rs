@@ -156,6 +156,9 @@ impl Operator {
             &build.version,
         )
         .with_rate_limit(options.kube_client_qps, options.kube_client_burst);
+        cloud
+            .register_metrics(metrics.registry.prometheus())
+            .expect("the registry is new, so no provider's metrics are in it");
         let cloud: Arc<dyn CloudProvider> = Arc::new(GatedProvider::new(cloud, gate.clone()));
         let measured = MeasuredProvider::new(cloud, metrics.registry.prometheus(), current_controller)
             .expect("the registry is new, so nothing was measured before");

@@ -109,7 +109,12 @@ impl Simulate {
     pub(crate) fn run(&self, terminal: &Terminal) -> Result<(), CliError> {
         let start = Instant::now();
         let market = match self.provider {
-            Provider::Kwok => Market::load(self.instance_types.as_deref())?,
+            Provider::BizflyCloud if self.instance_types.is_none() => {
+                return Err(CliError::usage(
+                    "the flavors of BizFly Cloud are not known offline; give them with --instance-types",
+                ));
+            }
+            Provider::Kwok | Provider::BizflyCloud => Market::load(self.instance_types.as_deref())?,
         };
         let cluster = cluster_files::read(&self.sources, &market, self.options())?;
         let load = start.elapsed();

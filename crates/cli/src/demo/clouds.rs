@@ -1,10 +1,15 @@
 //! The simulated clouds of the demo: what each has running, and the manifests that its story begins with.
 
+use std::any::Any;
 use std::sync::Arc;
+use std::time::Duration;
 
+use karpenter_bizflycloud::sim::{self, SimOptions, SimulatedBizfly};
+use karpenter_bizflycloud::{BizflyCloudProvider, Settings};
 use karpenter_cloud::CloudProvider;
 use karpenter_core::clock::Clock;
 use kube::Client;
+use tokio_util::sync::CancellationToken;
 
 use crate::error::CliError;
 use crate::providers::{Provider, ProviderFlags};
@@ -13,7 +18,11 @@ use crate::providers::{Provider, ProviderFlags};
 pub(crate) struct SimulatedCloud {
     pub(crate) provider: Arc<dyn CloudProvider>,
     /// A NodeClass and the NodePool `default`, with what they need.
-    pub(crate) manifests: &'static str,
+    pub(crate) manifests: String,
+    /// How many zones it has.
+    pub(crate) zones: usize,
+    /// What must stay alive for as long as the cloud is used.
+    _running: Box<dyn Any + Send + Sync>,
 }
 
 impl SimulatedCloud {
@@ -25,11 +34,86 @@ impl SimulatedCloud {
                 provider: provider
                     .start(client.clone(), clock.clone(), &ProviderFlags::default())
                     .await?,
-                manifests: KWOK,
+                manifests: KWOK.to_owned(),
+                zones: 4,
+                _running: Box::new(()),
             }),
+            Provider::BizflyCloud => bizflycloud(client, clock).await,
         }
     }
 }
+
+/// A BKE cluster: the simulated API on a socket of this machine, whose servers register as nodes.
+async fn bizflycloud(client: &Client, clock: &Clock) -> Result<SimulatedCloud, CliError> {
+    // As fast as the real one was ever seen: a story should not be about waiting.
+    let options = SimOptions {
+        volume_delay: Some(Duration::from_secs(15)),
+        build_delay: Some(Duration::from_secs(17)),
+        ..SimOptions::default()
+    };
+    let cloud = SimulatedBizfly::start(clock.clone(), options).await?;
+    let variables = [
+        ("CLUSTER_NAME", "demo"),
+        ("BKE_CLUSTER_ID", sim::BKE_CLUSTER),
+        ("BKE_CLUSTER_TOKEN", sim::BKE_TOKEN),
+        ("BKE_JOIN_ENDPOINT", "https://bke.example.com/engine/cluster_join/demo"),
+        ("BIZFLY_PROVISIONER_COMPATIBILITY", "true"),
+    ];
+    let settings = Settings::from_lookup(|name| {
+        let found = variables.iter().find(|(own, _)| *own == name);
+        found.map(|(_, value)| (*value).to_owned())
+    });
+    let provider = BizflyCloudProvider::new(client.clone(), clock.clone(), settings);
+    let stop = CancellationToken::new();
+    tokio::spawn(sim::run_nodes(
+        cloud.clone(),
+        client.clone(),
+        clock.clone(),
+        stop.clone(),
+    ));
+    let manifests = BIZFLYCLOUD
+        .replace("{url}", &cloud.url())
+        .replace("{email}", sim::EMAIL)
+        .replace("{password}", sim::PASSWORD);
+    Ok(SimulatedCloud {
+        provider: Arc::new(provider),
+        manifests,
+        zones: 2,
+        _running: Box::new((cloud, stop.drop_guard())),
+    })
+}
+
+const BIZFLYCLOUD: &str = "
+apiVersion: v1
+kind: Secret
+metadata: {name: bizflycloud-credentials, namespace: default}
+stringData: {email: '{email}', password: '{password}'}
+---
+apiVersion: bizflycloud.karpenter.sh/v1alpha1
+kind: ProviderConfig
+metadata: {name: default}
+spec:
+  region: HN
+  secretRef: {name: bizflycloud-credentials, namespace: default}
+  cloudConfig: {apiEndpoint: '{url}', qps: 100, burst: 200}
+---
+apiVersion: karpenter.bizflycloud.com/v1
+kind: BizflyCloudNodeClass
+metadata: {name: default}
+spec: {nodeCategories: [basic, premium]}
+---
+apiVersion: karpenter.sh/v1
+kind: NodePool
+metadata: {name: default}
+spec:
+  disruption: {consolidationPolicy: WhenEmptyOrUnderutilized, consolidateAfter: 10s, budgets: [{nodes: '2'}]}
+  template:
+    spec:
+      nodeClassRef: {group: karpenter.bizflycloud.com, kind: BizflyCloudNodeClass, name: default}
+      expireAfter: Never
+      requirements:
+      - {key: karpenter.bizflycloud.com/instance-cpu, operator: Lt, values: ['9']}
+";
 
 const KWOK: &str = "
 apiVersion: karpenter.kwok.sh/v1alpha1

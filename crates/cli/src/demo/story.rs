@@ -15,7 +15,7 @@ const PATIENCE: Duration = Duration::from_secs(300);
 
 /// Plays every step; the first that goes wrong ends the story.
 pub(crate) async fn play(world: &World, narrator: &Narrator) -> Result<(), CliError> {
-    world.apply(world.cloud.manifests)?;
+    world.apply(&world.cloud.manifests)?;
 
     let step = narrator.begin(
         "A workload arrives",
@@ -36,7 +36,8 @@ pub(crate) async fn play(world: &World, narrator: &Narrator) -> Result<(), CliEr
     let grown = step.end(
         world
             .until(PATIENCE, |scene| {
-                scene.running == 20 && scene.pods_by_zone.values().filter(|pods| **pods > 0).count() >= 3
+                scene.running == 20
+                    && scene.pods_by_zone.values().filter(|pods| **pods > 0).count() >= world.cloud.zones.min(3)
             })
             .await,
     )?;

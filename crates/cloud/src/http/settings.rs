@@ -5,7 +5,7 @@ use std::{sync::Once, time::Duration};
 use thiserror::Error;
 use url::Url;
 
-use super::{rate::RateLimit, retry::RetryPolicy};
+use super::{in_flight::InFlight, rate::RateLimit, retry::RetryPolicy};
 
 /// Settings of an [`HttpClient`](super::HttpClient).
 #[derive(Clone, Debug)]
@@ -23,6 +23,8 @@ pub struct HttpSettings {
     pub connections_per_host: usize,
     /// Headers in which this cloud tells its own id of a request.
     pub answer_id_headers: Vec<&'static str>,
+    /// Counts requests on the wire.
+    pub in_flight: InFlight,
 }
 
 /// Which certificates of the cloud's API are accepted.
@@ -76,6 +78,7 @@ impl Default for HttpSettings {
             longest_body: 8 * 1024 * 1024,
             connections_per_host: 16,
             answer_id_headers: Vec::new(),
+            in_flight: InFlight::default(),
         }
     }
 }

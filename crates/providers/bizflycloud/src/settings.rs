@@ -1,0 +1,239 @@
+//! What the provider is told at start: flags, and environment variables in the spellings of every vendor tool.
+
+use std::time::Duration;
+
+use karpenter_api::duration::GoDuration;
+use karpenter_cloud::http::HttpSettings;
+use secrecy::SecretString;
+
+use crate::credentials::SecretValues;
+
+/// Settings of the process. A NodeClass wins over its ProviderConfig, and that over these (§8.2).
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Marks servers as this cluster's.
+    pub cluster_name: String,
+    /// Stands in for a missing ProviderConfig `default`.
+    pub environment: EnvironmentAccount,
+    /// Stands in for what a NodeClass's `bootstrap.bke` leaves out.
+    pub bke: BkeSettings,
+    /// Where servers that are not BKE's find the API server.
+    pub cluster_endpoint: Option<String>,
+    /// What servers that are not BKE's join with.
+    pub bootstrap_token: Option<SecretString>,
+    /// Instead of `HN`/`HCM`, if the cloud controller manager is configured with another spelling.
+    pub region_label: Option<String>,
+    /// The part of a flavor's memory that the machine itself does not see.
+    pub vm_memory_overhead: f64,
+    /// How long a launch waits for its server to be visible.
+    pub create_timeout: Duration,
+    /// Orders at once per account.
+    pub max_inflight_creates: usize,
+    /// Billing plans of flavors that mean spot.
+    pub spot_plan_names: Vec<String>,
+    pub provisioners: ProvisionerCompatibility,
+    pub http: HttpSettings,
+}
+
+/// Whether `karpenter.sh/v1alpha5` Provisioners are carried out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ProvisionerCompatibility {
+    #[default]
+    Off,
+    On,
+}
+
+/// An account described by environment variables.
+#[derive(Clone, Debug, Default)]
+pub struct EnvironmentAccount {
+    /// In the keys of a credentials Secret.
+    pub values: SecretValues,
+    pub zone: Option<String>,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct BkeSettings {
+    pub cluster_id: Option<String>,
+    pub token: Option<SecretString>,
+    pub join_endpoint: Option<String>,
+    pub log_endpoint: Option<String>,
+    pub kubernetes_version: Option<String>,
+}
+
+/// Key of a credentials Secret → what environment variables are called after their prefix, the first that is set wins.
+const ACCOUNT_VARIABLES: [(&str, &[&str]); 8] = [
+    ("auth-method", &["AUTH_METHOD"]),
+    ("email", &["EMAIL"]),
+    ("password", &["PASSWORD"]),
+    (
+        "app-cred-id",
+        &["APP_CRED_ID", "APP_CREDENTIAL_ID", "APPLICATION_CREDENTIAL_ID"],
+    ),
+    (
+        "app-cred-secret",
+        &[
+            "APP_CRED_SECRET",
+            "APP_CREDENTIAL_SECRET",
+            "APPLICATION_CREDENTIAL_SECRET",
+        ],
+    ),
+    ("api-url", &["API_URL", "API_ENDPOINT"]),
+    ("region", &["REGION", "REGION_NAME"]),
+    ("project-id", &["PROJECT_ID", "TENANT_ID"]),
+];
+const PREFIXES: [&str; 2] = ["BIZFLY_CLOUD_", "BIZFLYCLOUD_"];
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            cluster_name: String::new(),
+            environment: EnvironmentAccount::default(),
+            bke: BkeSettings::default(),
+            cluster_endpoint: None,
+            bootstrap_token: None,
+            region_label: None,
+            vm_memory_overhead: 0.05,
+            create_timeout: Duration::from_secs(4 * 60),
+            max_inflight_creates: 20,
+            spot_plan_names: vec!["spot".to_owned(), "spot_instance".to_owned()],
+            provisioners: ProvisionerCompatibility::Off,
+            http: HttpSettings::default(),
+        }
+    }
+}
+
+impl Settings {
+    /// Reads the environment through `lookup`; the cluster's name falls back to the BKE cluster's id.
+    pub fn from_lookup(lookup: impl Fn(&str) -> Option<String>) -> Self {
+        let lookup = |name: &str| lookup(name).filter(|value| !value.trim().is_empty());
+        let account = |names: &[&str]| {
+            let spelt = names
+                .iter()
+                .flat_map(|name| PREFIXES.iter().map(move |prefix| format!("{prefix}{name}")));
+            spelt.into_iter().find_map(|name| lookup(&name))
+        };
+        let values = ACCOUNT_VARIABLES
+            .iter()
+            .filter_map(|(key, names)| Some(((*key).to_owned(), account(names)?)));
+        let bke = BkeSettings {
+            cluster_id: lookup("BKE_CLUSTER_ID"),
+            token: lookup("BKE_CLUSTER_TOKEN").map(SecretString::from),
+            join_endpoint: lookup("BKE_JOIN_ENDPOINT"),
+            log_endpoint: lookup("BKE_LOG_ENDPOINT"),
+            kubernetes_version: lookup("BKE_KUBERNETES_VERSION"),
+        };
+        warn_of_ignored_variables(&lookup);
+        let default = Self::default();
+        let percent = read(&lookup, "BIZFLY_VM_MEMORY_OVERHEAD_PERCENT", |text| text.parse().ok());
+        let timeout = read(&lookup, "BIZFLY_CREATE_TIMEOUT", |text| {
+            let duration: GoDuration = text.parse().ok()?;
+            Duration::try_from(duration.as_signed()).ok()
+        });
+        let creates = read(&lookup, "BIZFLY_MAX_INFLIGHT_CREATES", |text| {
+            text.parse().ok().filter(|most| *most > 0)
+        });
+        let compatibility = read(&lookup, "BIZFLY_PROVISIONER_COMPATIBILITY", |text| match text {
+            "true" => Some(ProvisionerCompatibility::On),
+            "false" => Some(ProvisionerCompatibility::Off),
+            _ => None,
+        });
+        let spot_plans =
+            lookup("BIZFLY_SPOT_PLAN_NAMES").map(|text| text.split(',').map(|name| name.trim().to_owned()).collect());
+        Self {
+            region_label: lookup("BIZFLY_REGION_LABEL"),
+            vm_memory_overhead: percent
+                .filter(|part| (0.0..1.0).contains(part))
+                .unwrap_or(default.vm_memory_overhead),
+            create_timeout: timeout.unwrap_or(default.create_timeout),
+            max_inflight_creates: creates.unwrap_or(default.max_inflight_creates),
+            spot_plan_names: spot_plans.unwrap_or_else(|| default.spot_plan_names.clone()),
+            provisioners: compatibility.unwrap_or_default(),
+            cluster_name: lookup("CLUSTER_NAME")
+                .or_else(|| bke.cluster_id.clone())
+                .unwrap_or_default(),
+            environment: EnvironmentAccount {
+                values: SecretValues::new(values),
+                zone: account(&["ZONE"]),
+            },
+            cluster_endpoint: lookup("CLUSTER_ENDPOINT").or_else(|| lookup("KARPENTER_API_SERVER_ENDPOINT")),
+            bootstrap_token: lookup("KARPENTER_TOKEN").map(SecretString::from),
+            bke,
+            ..default
+        }
+    }
+}
+
+/// A variable that cannot be read means the default, as with core's.
+fn read<T>(lookup: &impl Fn(&str) -> Option<String>, name: &str, parse: impl FnOnce(&str) -> Option<T>) -> Option<T> {
+    let text = lookup(name)?;
+    let parsed = parse(text.trim());
+    if parsed.is_none() {
+        tracing::warn!(
+            variable = name,
+            "this environment variable cannot be read; the default is used"
+        );
+    }
+    parsed
+}
+
+/// Variables that the earlier provider's README lists and that nothing ever read.
+fn warn_of_ignored_variables(lookup: &impl Fn(&str) -> Option<String>) {
+    const IGNORED: [&str; 4] = [
+        "KARPENTER_CLOUD_PROVIDER",
+        "KARPENTER_CLOUD_PROVIDER_REGION",
+        "KARPENTER_CLOUD_PROVIDER_EMAIL",
+        "KARPENTER_CLOUD_PROVIDER_API_URL",
+    ];
+    let set: Vec<&str> = IGNORED.into_iter().filter(|name| lookup(name).is_some()).collect();
+    if !set.is_empty() {
+        tracing::warn!(
+            variables = set.join(", "),
+            "these environment variables have no effect; use BIZFLY_CLOUD_*"
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settings(variables: &[(&str, &str)]) -> Settings {
+        Settings::from_lookup(|name| {
+            variables
+                .iter()
+                .find(|(own, _)| *own == name)
+                .map(|(_, value)| (*value).to_owned())
+        })
+    }
+
+    #[test]
+    fn the_environment_of_every_vendor_tool_is_understood() {
+        for variables in [
+            [("BIZFLY_CLOUD_EMAIL", "a@b"), ("BIZFLY_CLOUD_REGION", "HN")],
+            [("BIZFLYCLOUD_EMAIL", "a@b"), ("BIZFLYCLOUD_REGION_NAME", "HN")],
+        ] {
+            let values = settings(&variables).environment.values;
+            assert_eq!(values.text("email"), Some("a@b"));
+            assert_eq!(values.text("region"), Some("HN"));
+        }
+    }
+
+    #[test]
+    fn options_of_the_provider_are_read_and_nonsense_means_the_default() {
+        let own = settings(&[
+            ("BIZFLY_CREATE_TIMEOUT", "5m"),
+            ("BIZFLY_MAX_INFLIGHT_CREATES", "many"),
+            ("BIZFLY_PROVISIONER_COMPATIBILITY", "true"),
+        ]);
+        assert_eq!(own.create_timeout, Duration::from_secs(300));
+        assert_eq!(own.max_inflight_creates, 20);
+        assert_eq!(own.provisioners, ProvisionerCompatibility::On);
+    }
+
+    #[test]
+    fn the_cluster_is_named_by_its_variable_or_else_by_its_bke_id() {
+        assert_eq!(settings(&[("BKE_CLUSTER_ID", "c1")]).cluster_name, "c1");
+        let both = settings(&[("BKE_CLUSTER_ID", "c1"), ("CLUSTER_NAME", "prod")]);
+        assert_eq!(both.cluster_name, "prod");
+    }
+}

@@ -1,0 +1,238 @@
+//! A simulated BizFly Cloud: the real wire format on a real socket, with its delays, oddities and faults (§9).
+//!
+//! What exists follows from the clock alone, so a test that moves the clock moves the cloud. Nothing runs between requests.
+
+mod data;
+mod kubelet;
+mod routes;
+mod world;
+
+use std::{io, net::SocketAddr, sync::Arc, time::Duration};
+
+use karpenter_cloud::clock::Clock;
+use parking_lot::Mutex;
+use tokio::net::TcpListener;
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+pub use kubelet::run_nodes;
+use world::World;
+pub use world::{Leak, Request};
+
+/// A cloud that exists only in this process. Cheap to clone; it ends with the last clone.
+#[derive(Clone, Debug)]
+pub struct SimulatedBizfly {
+    world: Arc<Mutex<World>>,
+    clock: Clock,
+    address: SocketAddr,
+    _serving: Arc<DropGuard>,
+}
+
+/// How the cloud behaves.
+#[derive(Clone, Debug)]
+pub struct SimOptions {
+    /// How long a root disk takes; drawn anew for each server from what recordings show, if not said.
+    pub volume_delay: Option<Duration>,
+    /// How long a server takes once its disk is there.
+    pub build_delay: Option<Duration>,
+    pub deletion_delay: Duration,
+    pub token_lifetime: Duration,
+    pub seed: u64,
+}
+
+/// How the cloud misbehaves.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Fault {
+    /// An operation is answered so instead of being carried out.
+    Http {
+        operation: Operation,
+        status: u16,
+        body: String,
+        retry_after: Option<u64>,
+    },
+    /// An operation is carried out, but its answer is lost.
+    LoseAnswer(Operation),
+    /// The task of the next server fails, and its root disk stays.
+    TaskFails(String),
+    /// The next server goes into ERROR.
+    ServerFails,
+    /// Tasks are not known.
+    TasksForgotten,
+    /// A flavor (or all) is sold out in a zone (or everywhere).
+    SoldOut {
+        flavor: Option<String>,
+        zone: Option<String>,
+    },
+    /// No more vCPUs than this in total.
+    VcpuQuota(u64),
+    /// Everything is to be paid first.
+    PaymentRequired,
+}
+
+/// What a request asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operation {
+    Token,
+    Catalogue,
+    CreateServers,
+    DeleteServer,
+    /// Every read of servers, volumes, tasks and lists.
+    Read,
+    Any,
+}
+
+/// How often a fault strikes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Often {
+    Times(u32),
+    Always,
+}
+
+/// A running server, as a node's kubelet would know it.
+#[derive(Clone, Debug)]
+pub struct SimServer {
+    pub id: String,
+    pub name: String,
+    pub flavor: String,
+    pub vcpus: u64,
+    pub ram: u64,
+    pub zone: String,
+    pub disk_gib: u64,
+    pub image_id: String,
+    pub metadata: std::collections::BTreeMap<String, String>,
+    pub user_data: String,
+    pub root_volume: String,
+    /// Since when it runs; `None` while it is being built or after it was stopped.
+    pub active_since: Option<jiff::Timestamp>,
+    pub terminating: bool,
+}
+
+/// What the account is.
+pub const EMAIL: &str = "ops@example.com";
+pub const PASSWORD: &str = "correct-horse-battery";
+pub const CREDENTIAL_ID: &str = "app-cred-1";
+pub const CREDENTIAL_SECRET: &str = "app-cred-secret-1";
+pub const PROJECT: &str = "project-1";
+/// The BKE cluster of the account.
+pub const BKE_CLUSTER: &str = "bke-cluster-1";
+pub const BKE_TOKEN: &str = "bke-join-token-1";
+pub use data::{DEFAULT_VPC, FIREWALL, HN1_VPC};
+
+impl Default for SimOptions {
+    fn default() -> Self {
+        Self {
+            volume_delay: None,
+            build_delay: None,
+            deletion_delay: Duration::from_secs(10),
+            token_lifetime: Duration::from_secs(4 * 3600),
+            seed: 1,
+        }
+    }
+}
+
+impl SimulatedBizfly {
+    /// Starts serving on a free port of this machine.
+    ///
+    /// # Errors
+    /// When no port can be had.
+    pub async fn start(clock: Clock, options: SimOptions) -> io::Result<Self> {
+        let listener = TcpListener::bind(SocketAddr::from(([127, 0, 0, 1], 0))).await?;
+        let address = listener.local_addr()?;
+        let world = Arc::new(Mutex::new(World::new(options, format!("http://{address}"))));
+        let stop = CancellationToken::new();
+        let router = routes::router(world.clone(), clock.clone());
+        let stopped = stop.clone();
+        tokio::spawn(async move {
+            let serving = axum::serve(listener, router).with_graceful_shutdown(stopped.cancelled_owned());
+            if let Err(error) = serving.await {
+                tracing::warn!(%error, "the simulated cloud stopped serving");
+            }
+        });
+        Ok(Self {
+            world,
+            clock,
+            address,
+            _serving: Arc::new(stop.drop_guard()),
+        })
+    }
+
+    /// What to write into `apiEndpoint`.
+    pub fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    pub fn inject(&self, fault: Fault, often: Often) {
+        self.world.lock().inject(fault, often);
+    }
+
+    /// Ends all faults.
+    pub fn heal(&self) {
+        self.world.lock().heal();
+    }
+
+    /// Every server that exists, those being deleted included.
+    pub fn servers(&self) -> Vec<SimServer> {
+        self.world.lock().servers(self.clock.now())
+    }
+
+    /// Servers and root disks that cost money; empty when everything was cleaned up.
+    pub fn leaks(&self) -> Vec<Leak> {
+        self.world.lock().leaks(self.clock.now())
+    }
+
+    /// Everything that was asked, without secrets in it.
+    pub fn requests(&self) -> Vec<Request> {
+        self.world.lock().requests().to_vec()
+    }
+
+    /// A server that somebody else made; answers its id.
+    pub fn add_foreign_server(&self, name: &str) -> String {
+        self.world.lock().add_foreign(name, self.clock.now())
+    }
+
+    /// A data disk attached to a server, as a CSI driver would; answers its id.
+    pub fn attach_data_disk(&self, server: &str) -> String {
+        self.world.lock().attach_data_disk(server, self.clock.now())
+    }
+
+    pub fn volume_exists(&self, id: &str) -> bool {
+        self.world.lock().volume_exists(id, self.clock.now())
+    }
+
+    /// Deletes a server behind everybody's back.
+    pub fn vanish(&self, id: &str) {
+        self.world.lock().vanish(id);
+    }
+
+    /// Resizes a server behind everybody's back.
+    pub fn resize(&self, id: &str, flavor: &str) {
+        self.world.lock().resize(id, flavor);
+    }
+
+    pub fn set_status(&self, id: &str, status: &str) {
+        self.world.lock().set_status(id, status);
+    }
+
+    /// All tokens end now.
+    pub fn expire_tokens(&self) {
+        self.world.lock().expire_tokens();
+    }
+
+    /// Replaces the password that the account accepts.
+    pub fn set_password(&self, password: &str) {
+        self.world.lock().password = password.to_owned();
+    }
+
+    pub fn set_balance(&self, balance: i64) {
+        self.world.lock().balance = balance;
+    }
+
+    /// Which key the token's end is told under: `expires_at`, `expire_at`, or none.
+    pub fn set_expiry_key(&self, key: Option<&'static str>) {
+        self.world.lock().expiry_key = key;
+    }
+
+    /// Services that the catalogue leaves out.
+    pub fn hide_service(&self, canonical_name: &'static str) {
+        self.world.lock().hidden_services.push(canonical_name);
+    }
+}

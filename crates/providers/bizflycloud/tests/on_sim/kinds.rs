@@ -1,0 +1,259 @@
+//! NodeClass and ProviderConfig: what the API server takes, and what their conditions say.
+
+use karpenter_api::conditions::StatusConditions;
+use karpenter_bizflycloud::{
+    BizflyCloudNodeClass, ProviderConfig,
+    sim::{self, DEFAULT_VPC, HN1_VPC},
+};
+use serde_json::{Value, json};
+
+use crate::environment::{Setting, World, class, secret};
+
+async fn with_class(spec: Value) -> World {
+    World::with(Setting {
+        class: Some(spec),
+        ..Setting::default()
+    })
+    .await
+}
+
+fn config(world: &World) -> ProviderConfig {
+    world.sandbox.objects().get("", "default").expect("it exists")
+}
+
+#[tokio::test]
+async fn an_empty_class_is_ready_with_the_clusters_network_and_all_open_zones() {
+    let world = World::start().await;
+    assert_eq!(world.condition("Ready").0, "True", "{:#?}", world.class().status);
+    assert_eq!(world.condition("InstanceReady").0, "True");
+    let status = world.class().status.expect("a status");
+    assert_eq!(status.zones, ["HN1", "HN2"]);
+    assert_eq!(status.vpc_networks[0].id, DEFAULT_VPC);
+    assert_eq!(
+        status.images[0].id, "worker-36-3",
+        "the image for the API server's version"
+    );
+    assert!(status.instance_types.contains(&"nix.4c_8g".to_owned()));
+    let config = config(&world);
+    assert!(config.is_ready(), "{:#?}", config.status);
+    let status = config.status.expect("a status");
+    assert_eq!(
+        (status.regions, status.project_id.as_deref()),
+        (vec!["HCM".into(), "HN".into()], Some(sim::PROJECT))
+    );
+}
+
+#[tokio::test]
+async fn defaults_of_a_provider_config_are_those_of_its_manifests() {
+    let world = World::start().await;
+    let bare = json!({
+        "apiVersion": "bizflycloud.karpenter.sh/v1alpha1", "kind": "ProviderConfig", "metadata": {"name": "bare"},
+        "spec": {"region": "HN1", "secretRef": {"name": "s", "namespace": "karpenter"}},
+    });
+    world.apply(&bare);
+    let stored: ProviderConfig = world.sandbox.objects().get("", "bare").expect("accepted");
+    let spec = serde_json::to_value(stored.spec).expect("plain data");
+    assert_eq!(
+        spec["tagging"],
+        json!({"enableResourceTags": true, "tagPrefix": "karpenter.bizflycloud.sh/"})
+    );
+    assert_eq!(spec["cloudConfig"]["apiEndpoint"], "https://manage.bizflycloud.vn/api");
+    assert_eq!(spec["cloudConfig"]["retryMaxAttempts"], 5);
+    assert_eq!(spec["cloudConfig"]["retryInitialDelay"], "1s");
+    assert_eq!(spec["imageConfig"]["imageID"], "ubuntu-20.04");
+    assert_eq!(spec["driftDetection"]["reconcileInterval"], "5m0s");
+}
+
+#[tokio::test]
+async fn values_out_of_bounds_are_refused_by_the_api_server() {
+    let world = World::start().await;
+    for (path, value) in [
+        ("/region", json!("HN3")),
+        ("/cloudConfig/retryMaxAttempts", json!(11)),
+        ("/cloudConfig/retryMaxAttempts", json!(0)),
+        ("/cloudConfig/apiEndpoint", json!("http://example.com")),
+        ("/tagging/tagPrefix", json!("Not A Prefix")),
+    ] {
+        let mut object = world.config(json!({"region": "HN", "tagging": {}}));
+        let (parent, key) = path.rsplit_once('/').expect("a path");
+        object["spec"].pointer_mut(parent).expect("a parent")[key] = value.clone();
+        object["metadata"]["name"] = json!("refused");
+        assert!(world.sandbox.apply(&object.to_string()).is_err(), "{path}: {value}");
+    }
+    for spec in [
+        json!({"osType": ["windows"]}),
+        json!({"rootDiskSize": 10}),
+        json!({"imageSelectorTerms": [{"id": "a", "name": "b"}]}),
+        json!({"bootstrap": {"mode": "UserData", "bke": {}}}),
+    ] {
+        assert!(world.sandbox.apply(&class(spec.clone()).to_string()).is_err(), "{spec}");
+    }
+}
+
+#[tokio::test]
+async fn what_a_class_names_and_the_cloud_lacks_is_named_in_its_condition() {
+    for (spec, condition, reason, named) in [
+        (
+            json!({"vpcNetworkIds": ["vpc-x"]}),
+            "NetworksReady",
+            "VPCNotFound",
+            "vpc-x",
+        ),
+        (
+            json!({"sshKeyName": "nobodys"}),
+            "SecurityGroupsReady",
+            "SSHKeyNotFound",
+            "nobodys",
+        ),
+        (
+            json!({"securityGroups": [{"securityGroupID": "fw-x"}]}),
+            "SecurityGroupsReady",
+            "SecurityGroupNotFound",
+            "fw-x",
+        ),
+        (
+            json!({"imageSelectorTerms": [{"alias": "debian-12"}]}),
+            "ImagesReady",
+            "ImageNotFound",
+            "debian-12",
+        ),
+        (json!({"zones": ["HCM1"]}), "ZonesReady", "ZoneNotFound", "HCM1"),
+        (json!({"region": "HCM"}), "ZonesReady", "RegionMismatch", "HCM"),
+        (
+            json!({"cpuVendors": ["AMD5"]}),
+            "InstanceTypesReady",
+            "NoInstanceTypes",
+            "cpuVendors",
+        ),
+        (
+            json!({"tags": ["novalue"]}),
+            "ValidationSucceeded",
+            "ValidationFailed",
+            "novalue",
+        ),
+        (
+            json!({"bootstrap": {"mode": "UserData"}}),
+            "BootstrapReady",
+            "BootstrapIncomplete",
+            "CLUSTER_ENDPOINT",
+        ),
+        (
+            json!({"bootstrap": {"bke": {"clusterID": "elsewhere"}}}),
+            "BootstrapReady",
+            "ClusterNotFound",
+            "elsewhere",
+        ),
+    ] {
+        let world = with_class(spec.clone()).await;
+        let (status, own_reason, message) = world.condition(condition);
+        assert_eq!(
+            (status.as_str(), own_reason.as_str()),
+            ("False", reason),
+            "{spec}: {message}"
+        );
+        assert!(message.contains(named), "{spec}: {message}");
+        assert_ne!(world.condition("Ready").0, "True", "{spec}");
+        let mut fixed = class(json!({}));
+        fixed["metadata"]["name"] = json!("fixed");
+        world.apply(&fixed);
+        world.provider.reconcile_classes().await;
+        let fixed: BizflyCloudNodeClass = world.sandbox.objects().get("", "fixed").expect("it exists");
+        assert!(fixed.is_ready(), "one look is enough for a class that is right");
+    }
+}
+
+#[tokio::test]
+async fn a_network_that_reaches_one_zone_narrows_the_class_with_a_warning() {
+    let world = with_class(json!({"vpcNetworkIds": [HN1_VPC], "zones": ["HN1", "HN2"]})).await;
+    let status = world.class().status.expect("a status");
+    assert_eq!(status.zones, ["HN1"]);
+    assert!(
+        status.warnings.iter().any(|warning| warning.contains("HN2")),
+        "{:?}",
+        status.warnings
+    );
+    assert_eq!(world.condition("Ready").0, "True");
+}
+
+#[tokio::test]
+async fn an_ubuntu_alias_on_bke_means_its_worker_image() {
+    let world = with_class(json!({"imageSelectorTerms": [{"alias": "ubuntu-20.04"}]})).await;
+    let status = world.class().status.expect("a status");
+    assert_eq!(status.images[0].id, "worker-36-3");
+    assert_eq!(status.images[0].name, "ubuntu-20.04");
+    let mapped = |warning: &String| warning.starts_with("ImageAliasMappedToWorkerImage");
+    assert!(status.warnings.iter().any(mapped), "{:?}", status.warnings);
+}
+
+#[tokio::test]
+async fn a_zone_for_a_region_prefers_and_a_zone_for_a_zone_restricts() {
+    let world = World::start().await;
+    world.apply(&world.config(json!({"region": "HN2"})));
+    world.clock.sleep(std::time::Duration::from_secs(3)).await;
+    world.provider.reconcile_classes().await;
+    assert_eq!(world.class().status.expect("a status").zones, ["HN2", "HN1"]);
+    world.apply(&world.config(json!({"region": "HN1", "zone": "HN1"})));
+    world.clock.sleep(std::time::Duration::from_secs(3)).await;
+    world.provider.reconcile_classes().await;
+    assert_eq!(world.class().status.expect("a status").zones, ["HN1"]);
+}
+
+#[tokio::test]
+async fn wrong_credentials_are_a_condition_and_recover_without_a_restart() {
+    let world = World::start().await;
+    world.apply(&secret("wrong-password"));
+    world.clock.sleep(std::time::Duration::from_secs(3)).await;
+    world.provider.reconcile_classes().await;
+    let broken = config(&world);
+    let condition = broken.condition("CredentialsReady").expect("judged");
+    assert_eq!(
+        (condition.is_false(), condition.reason.as_str()),
+        (true, "Unauthorized")
+    );
+    assert!(!condition.message.contains("wrong-password"));
+    assert_eq!(world.condition("CredentialsReady").0, "False");
+    world.apply(&secret(&format!("{}\n", sim::PASSWORD)));
+    world.clock.sleep(std::time::Duration::from_secs(3)).await;
+    world.provider.reconcile_classes().await;
+    assert!(config(&world).is_ready(), "a trailing newline does not matter");
+    assert_eq!(world.condition("Ready").0, "True");
+}
+
+#[tokio::test]
+async fn an_account_in_debt_pauses_launches_until_it_is_paid() {
+    let world = World::start().await;
+    world.cloud.set_balance(-5);
+    world.provider.reconcile_classes().await;
+    let condition = config(&world).condition("BillingReady").cloned().expect("judged");
+    assert_eq!(
+        (condition.is_false(), condition.reason.as_str()),
+        (true, "NegativeBalance")
+    );
+    assert_ne!(world.condition("Ready").0, "True");
+    world.cloud.set_balance(5);
+    world.provider.reconcile_classes().await;
+    assert_eq!(world.condition("Ready").0, "True");
+}
+
+#[tokio::test]
+async fn a_class_stays_until_its_last_claim_is_gone() {
+    let world = World::start().await;
+    let claim = json!({
+        "apiVersion": "karpenter.sh/v1", "kind": "NodeClaim", "metadata": {"name": "user"},
+        "spec": {"requirements": [], "nodeClassRef": {
+            "group": "karpenter.bizflycloud.com", "kind": "BizflyCloudNodeClass", "name": "default"}},
+    });
+    world.apply(&claim);
+    let objects = world.sandbox.objects();
+    let delete = |name: &str| objects.delete::<BizflyCloudNodeClass>("", name, &Default::default());
+    delete("default").expect("accepted");
+    world.provider.reconcile_classes().await;
+    assert!(
+        objects.get::<BizflyCloudNodeClass>("", "default").is_some(),
+        "a claim still uses it"
+    );
+    let gone = objects.delete::<karpenter_api::NodeClaim>("", "user", &Default::default());
+    gone.expect("deleted");
+    world.provider.reconcile_classes().await;
+    assert!(objects.get::<BizflyCloudNodeClass>("", "default").is_none());
+}
