@@ -48,7 +48,7 @@ struct Shared {
 }
 
 enum Auth {
-    Token(Session),
+    Token(Box<Session>),
     /// The application credential goes with every request.
     Header,
 }
@@ -127,7 +127,12 @@ impl Bizfly {
             AuthMode::Header => Auth::Header,
             AuthMode::Token => {
                 let url = token_url(&connection.endpoint);
-                Auth::Token(Session::new(clock.clone(), http.clone(), url, identity.clone()))
+                Auth::Token(Box::new(Session::new(
+                    clock.clone(),
+                    http.clone(),
+                    url,
+                    identity.clone(),
+                )))
             }
         };
         let catalogue = Catalogue::new(clock, http.clone(), catalogue_url(&connection.endpoint));

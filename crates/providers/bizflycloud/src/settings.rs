@@ -60,28 +60,49 @@ pub struct BkeSettings {
     pub kubernetes_version: Option<String>,
 }
 
-/// Key of a credentials Secret → what environment variables are called after their prefix, the first that is set wins.
+/// Key of a credentials Secret → the environment variables that mean it, the first that is set wins.
 const ACCOUNT_VARIABLES: [(&str, &[&str]); 8] = [
-    ("auth-method", &["AUTH_METHOD"]),
-    ("email", &["EMAIL"]),
-    ("password", &["PASSWORD"]),
+    ("auth-method", &["BIZFLY_CLOUD_AUTH_METHOD", "BIZFLYCLOUD_AUTH_METHOD"]),
+    ("email", &["BIZFLY_CLOUD_EMAIL", "BIZFLYCLOUD_EMAIL"]),
+    ("password", &["BIZFLY_CLOUD_PASSWORD", "BIZFLYCLOUD_PASSWORD"]),
     (
         "app-cred-id",
-        &["APP_CRED_ID", "APP_CREDENTIAL_ID", "APPLICATION_CREDENTIAL_ID"],
+        &[
+            "BIZFLY_CLOUD_APP_CRED_ID",
+            "BIZFLYCLOUD_APP_CREDENTIAL_ID",
+            "BIZFLYCLOUD_APPLICATION_CREDENTIAL_ID",
+        ],
     ),
     (
         "app-cred-secret",
         &[
-            "APP_CRED_SECRET",
-            "APP_CREDENTIAL_SECRET",
-            "APPLICATION_CREDENTIAL_SECRET",
+            "BIZFLY_CLOUD_APP_CRED_SECRET",
+            "BIZFLYCLOUD_APP_CREDENTIAL_SECRET",
+            "BIZFLYCLOUD_APPLICATION_CREDENTIAL_SECRET",
         ],
     ),
-    ("api-url", &["API_URL", "API_ENDPOINT"]),
-    ("region", &["REGION", "REGION_NAME"]),
-    ("project-id", &["PROJECT_ID", "TENANT_ID"]),
+    (
+        "api-url",
+        &[
+            "BIZFLY_CLOUD_API_URL",
+            "BIZFLYCLOUD_API_URL",
+            "BIZFLYCLOUD_API_ENDPOINT",
+        ],
+    ),
+    (
+        "region",
+        &["BIZFLY_CLOUD_REGION", "BIZFLYCLOUD_REGION", "BIZFLYCLOUD_REGION_NAME"],
+    ),
+    (
+        "project-id",
+        &[
+            "BIZFLY_CLOUD_PROJECT_ID",
+            "BIZFLYCLOUD_PROJECT_ID",
+            "BIZFLYCLOUD_TENANT_ID",
+        ],
+    ),
 ];
-const PREFIXES: [&str; 2] = ["BIZFLY_CLOUD_", "BIZFLYCLOUD_"];
+const ZONE_VARIABLES: [&str; 2] = ["BIZFLY_CLOUD_ZONE", "BIZFLYCLOUD_ZONE"];
 
 impl Default for Settings {
     fn default() -> Self {
@@ -106,12 +127,7 @@ impl Settings {
     /// Reads the environment through `lookup`; the cluster's name falls back to the BKE cluster's id.
     pub fn from_lookup(lookup: impl Fn(&str) -> Option<String>) -> Self {
         let lookup = |name: &str| lookup(name).filter(|value| !value.trim().is_empty());
-        let account = |names: &[&str]| {
-            let spelt = names
-                .iter()
-                .flat_map(|name| PREFIXES.iter().map(move |prefix| format!("{prefix}{name}")));
-            spelt.into_iter().find_map(|name| lookup(&name))
-        };
+        let account = |names: &[&str]| names.iter().find_map(|name| lookup(name));
         let values = ACCOUNT_VARIABLES
             .iter()
             .filter_map(|(key, names)| Some(((*key).to_owned(), account(names)?)));
@@ -153,7 +169,7 @@ impl Settings {
                 .unwrap_or_default(),
             environment: EnvironmentAccount {
                 values: SecretValues::new(values),
-                zone: account(&["ZONE"]),
+                zone: account(&ZONE_VARIABLES),
             },
             cluster_endpoint: lookup("CLUSTER_ENDPOINT").or_else(|| lookup("KARPENTER_API_SERVER_ENDPOINT")),
             bootstrap_token: lookup("KARPENTER_TOKEN").map(SecretString::from),
