@@ -318,13 +318,14 @@ impl Client {
         let (Some(most), Some(interval)) = (capabilities.apilimitmax, capabilities.apilimitinterval) else {
             return;
         };
-        let per_second = ((most / 2).max(1) as f64) / (interval.max(1) as f64);
+        // A little less, and hardly any burst: the server counts in fixed windows that ours do not line up with.
+        let per_second = 0.95 * ((most / 2).max(1) as f64) / (interval.max(1) as f64);
         let mut settings = self.shared.settings.clone();
         if per_second >= settings.rate.per_second {
             return;
         }
         settings.rate.per_second = per_second;
-        settings.rate.burst = (per_second as u32).max(1);
+        settings.rate.burst = (per_second as u32 / 10).max(1);
         let current = self.shared.http.load();
         if current.rate() == settings.rate {
             return;

@@ -57,7 +57,8 @@ struct Entry {
 const PAUSES: [u64; 6] = [1, 1, 2, 2, 3, 5];
 /// More jobs than this are watched through their machines.
 const ONE_BY_ONE: usize = 20;
-const AT_ONCE: usize = 8;
+/// The client's own rate is the limit, not this.
+const AT_ONCE: usize = 64;
 
 impl Job {
     /// How it ended, if it did.

@@ -1,0 +1,656 @@
+//! Making the machine of a claim, exactly once whatever fails (cloudstack.md §8.1).
+
+mod request;
+
+use std::{collections::BTreeSet, time::Duration};
+
+use jiff::Timestamp;
+use karpenter_api::{
+    NodeClaim,
+    requirement::{Requirements, Undefined},
+};
+use karpenter_cloud::{
+    ClaimMark, CloudError, Instance,
+    clock::later,
+    selection::{self, Candidate},
+};
+
+use crate::{
+    bootstrap::{self, Boot, BootstrapError, Secrets},
+    catalogue::Entry,
+    client::{
+        ApiError, Class, Failure, Priority, Request,
+        jobs::JobEnd,
+        model::{Network, VirtualMachine},
+    },
+    labels,
+    machine::{self, Known, View},
+    node_class::{CloudStackNodeClass, HASH_ANNOTATION, HASH_VERSION_ANNOTATION, hash::HASH_VERSION},
+    provider::Shared,
+    resolve::{Resolution, ResolvedTemplate, ResolvedZone},
+};
+
+/// One way to launch, decided in full.
+#[derive(Clone, Debug)]
+pub(crate) struct Plan<'a> {
+    pub(crate) class: &'a CloudStackNodeClass,
+    pub(crate) claim: &'a NodeClaim,
+    pub(crate) mark: &'a ClaimMark,
+    pub(crate) resolution: &'a Resolution,
+    pub(crate) entry: &'a Entry,
+    pub(crate) zone: &'a ResolvedZone,
+    pub(crate) template: &'a ResolvedTemplate,
+    pub(crate) network: &'a Network,
+    pub(crate) candidate: &'a Candidate,
+    pub(crate) secrets: &'a Secrets,
+}
+
+/// What became of one attempt.
+enum Attempt {
+    Launched(Box<VirtualMachine>),
+    /// Something else may work.
+    Next(String),
+    /// A quota that nothing else would satisfy either.
+    Exhausted(String),
+    /// The same may work under another name.
+    Again,
+    Fail(CloudError),
+}
+
+/// Pauses before looking whether a request without an answer was carried out.
+const LOOKS: [u64; 3] = [2, 5, 10];
+/// Names tried before giving up; each failed record keeps one.
+const MOST_NAMES: u32 = 20;
+
+impl Shared {
+    /// Launches, or finds what an earlier launch of this claim made.
+    pub(crate) async fn create(&self, claim: &NodeClaim) -> Result<Instance, CloudError> {
+        let mark = ClaimMark::of(claim);
+        let lock = self.creating.lock().entry(mark.uid.clone()).or_default().clone();
+        let _alone = lock.lock().await;
+        let launched = self.create_alone(claim, &mark).await;
+        self.creating.lock().remove(&mark.uid);
+        launched
+    }
+
+    async fn create_alone(&self, claim: &NodeClaim, mark: &ClaimMark) -> Result<Instance, CloudError> {
+        let started = self.clock.now();
+        let deadline = later(started, self.settings.launch_wait);
+        let class = self.ready_class(claim).await?;
+        let secrets = self
+            .secrets(&class)
+            .await
+            .map_err(|problem| CloudError::node_class_not_ready(class.name(), problem.message))?;
+        let resolution = self
+            .inventory
+            .resolve(&class)
+            .await
+            .map_err(|error| unavailable(&error))?;
+        let entries = self
+            .entries(&class, &resolution)
+            .await
+            .map_err(|error| unavailable(&error))?;
+        let known = Known {
+            resolution: &resolution,
+            entries: &entries,
+        };
+        let mut names = Names::default();
+        if let Some(vm) = self
+            .look(mark, &mut names, After::Start)
+            .await
+            .map_err(|error| unavailable(&error))?
+        {
+            let vm = self.await_adopted(vm, deadline).await?;
+            if let Some(vm) = vm {
+                return Ok(self.launched(&vm, &class, &secrets, known));
+            }
+            names.taken(&self.fleet.name(mark, names.attempt));
+        }
+        let mut candidates = self.candidates(claim, &entries);
+        if candidates.is_empty() {
+            return Err(CloudError::insufficient_capacity(
+                "all requested instance types were unavailable during launch",
+            ));
+        }
+        candidates.truncate(self.settings.launch_attempts.max(1));
+        let mut last = String::new();
+        for candidate in &candidates {
+            if self.clock.now() >= deadline {
+                break;
+            }
+            let Some(entry) = entries
+                .iter()
+                .find(|own| own.instance_type.name == candidate.instance_type.name)
+            else {
+                continue;
+            };
+            let Some((zone, template, network)) = self.place(claim, &resolution, candidate) else {
+                if last.is_empty() {
+                    let zone = selection::zone(&candidate.offering).unwrap_or_default();
+                    last = format!("no template or network in zone {zone} fits the claim");
+                }
+                continue;
+            };
+            let plan = Plan {
+                class: &class,
+                claim,
+                mark,
+                resolution: &resolution,
+                entry,
+                zone,
+                template,
+                network,
+                candidate,
+                secrets: &secrets,
+            };
+            loop {
+                let attempt = self.attempt(&plan, &mut names, deadline).await;
+                let class_name = match &attempt {
+                    Attempt::Launched(_) => "success",
+                    Attempt::Again => "again",
+                    Attempt::Next(_) | Attempt::Exhausted(_) | Attempt::Fail(_) => "failure",
+                };
+                let took = self.clock.since(started).as_secs_f64();
+                let zone_label = labels::label(&zone.zone.name);
+                self.client
+                    .metrics()
+                    .launch_duration
+                    .with_label_values(&[&zone_label, class_name])
+                    .observe(took);
+                match attempt {
+                    Attempt::Launched(vm) => {
+                        self.count_created(&plan);
+                        return Ok(self.launched(&vm, &class, &secrets, known));
+                    }
+                    Attempt::Again if names.attempt < MOST_NAMES => {}
+                    Attempt::Again => {
+                        return Err(CloudError::create("NoFreeName", "every name for the machine is taken"));
+                    }
+                    Attempt::Next(why) => {
+                        last = why;
+                        break;
+                    }
+                    Attempt::Exhausted(why) => {
+                        self.tell_claim(claim, "QuotaExceeded", &why).await;
+                        return Err(CloudError::insufficient_capacity(why));
+                    }
+                    Attempt::Fail(error) => return Err(error),
+                }
+            }
+        }
+        Err(CloudError::insufficient_capacity(if last.is_empty() {
+            "no instance type could be launched in time".to_owned()
+        } else {
+            last
+        }))
+    }
+
+    /// What an earlier attempt for this claim made and still runs. Leftovers are destroyed and their names skipped.
+    async fn look(
+        &self,
+        mark: &ClaimMark,
+        names: &mut Names,
+        after: After,
+    ) -> Result<Option<VirtualMachine>, ApiError> {
+        let found = self.fleet.of_claim(mark, Priority::Launch).await?;
+        let now = self.clock.now();
+        let mut adopted = None;
+        for vm in found {
+            names.taken(&vm.name);
+            // A record without a job that a refused request left will never start.
+            if after == After::Refusal && vm.state == "Stopped" && !vm.has_pending_job() {
+                self.discard(&vm.id).await;
+                continue;
+            }
+            match View::of(&vm, now) {
+                View::Launching | View::Running if adopted.is_none() && !self.is_being_destroyed(&vm.id) => {
+                    adopted = Some(vm);
+                }
+                View::Launching | View::Running | View::Gone | View::Stopping => {}
+                View::Failed | View::Stopped => self.discard(&vm.id).await,
+            }
+        }
+        names.advance(|attempt| self.fleet.name(mark, attempt));
+        Ok(adopted)
+    }
+
+    /// Waits for a machine that was found launching; `None` if it came to nothing.
+    async fn await_adopted(
+        &self,
+        vm: VirtualMachine,
+        deadline: Timestamp,
+    ) -> Result<Option<VirtualMachine>, CloudError> {
+        let Some(job) = vm.jobid.clone().filter(|_| vm.has_pending_job()) else {
+            return Ok(Some(vm));
+        };
+        match self.finish(&vm.id, &job, deadline).await {
+            Ok(vm) => Ok(vm.map(|vm| *vm)),
+            Err(failure) => {
+                tracing::info!(vm = vm.id, %failure, "a machine that was found launching failed");
+                self.discard(&vm.id).await;
+                Ok(None)
+            }
+        }
+    }
+
+    fn candidates(&self, claim: &NodeClaim, entries: &[Entry]) -> Vec<Candidate> {
+        let types: Vec<_> = entries.iter().map(|own| own.instance_type.clone()).collect();
+        let mut candidates = selection::candidates(claim, &types, &self.rules);
+        // Spot first where the claim takes both.
+        candidates.sort_by_key(|own| selection::capacity_type(&own.offering) != Some("spot"));
+        candidates
+    }
+
+    fn place<'a>(
+        &self,
+        claim: &NodeClaim,
+        resolution: &'a Resolution,
+        candidate: &Candidate,
+    ) -> Option<(&'a ResolvedZone, &'a ResolvedTemplate, &'a Network)> {
+        let wanted = selection::zone(&candidate.offering)?;
+        let zone = resolution
+            .zones
+            .iter()
+            .find(|own| labels::label(&own.zone.name) == wanted)?;
+        let mut asked = Requirements::from_wire(&self.rules, &claim.spec.requirements);
+        let template = zone.templates.iter().find(|own| {
+            let id = |key: &str, value: &str| asked.get(key).is_none_or(|wanted| wanted.has(value));
+            asked.is_compatible(&own.requirements, Undefined::WellKnown(&self.rules))
+                && id(labels::TEMPLATE_ID, &own.template.id)
+                && id(labels::TEMPLATE_NAME, &labels::label(&own.template.name))
+        })?;
+        asked.remove(labels::TEMPLATE_ID);
+        let busy = self.machines_per_network.lock().clone();
+        let network = zone
+            .networks
+            .iter()
+            .filter(|own| !self.unavailable.is_network_marked(&own.id))
+            .filter(|own| asked.get(labels::NETWORK_ID).is_none_or(|wanted| wanted.has(&own.id)))
+            .filter(|own| {
+                asked
+                    .get(labels::NETWORK_NAME)
+                    .is_none_or(|wanted| wanted.has(&labels::label(&own.name)))
+            })
+            .min_by_key(|own| busy.get(&own.id).copied().unwrap_or_default())?;
+        Some((zone, template, network))
+    }
+
+    async fn attempt(&self, plan: &Plan<'_>, names: &mut Names, deadline: Timestamp) -> Attempt {
+        let name = self.fleet.name(plan.mark, names.attempt);
+        let request = match self.deploy_request(plan, &name).await {
+            Ok(request) => request,
+            Err(error) => return Attempt::Fail(error),
+        };
+        let (id, job) = match self.send_deploy(plan, &request, &name).await {
+            Ok(Sent::Accepted { id, job }) => (id, job),
+            Ok(Sent::Found(vm)) => match self.await_adopted(*vm, deadline).await {
+                Ok(Some(vm)) => return Attempt::Launched(Box::new(vm)),
+                Ok(None) => {
+                    names.used(|attempt| self.fleet.name(plan.mark, attempt));
+                    return Attempt::Again;
+                }
+                Err(error) => return Attempt::Fail(error),
+            },
+            Err(error) => return self.refused(plan, error, names, deadline).await,
+        };
+        let (finished, ()) = futures::future::join(self.finish(&id, &job, deadline), self.tag_new(plan, &id)).await;
+        match finished {
+            Ok(Some(vm)) => Attempt::Launched(vm),
+            Ok(None) => {
+                self.discard(&id).await;
+                names.used(|attempt| self.fleet.name(plan.mark, attempt));
+                Attempt::Again
+            }
+            Err(failure) => {
+                self.discard(&id).await;
+                names.used(|attempt| self.fleet.name(plan.mark, attempt));
+                self.failed(plan, &failure).await
+            }
+        }
+    }
+
+    /// Sends the deploy; if its answer is lost, looks whether it was carried out before it is sent again.
+    async fn send_deploy(&self, plan: &Plan<'_>, request: &Request, name: &str) -> Result<Sent, ApiError> {
+        for _ in 0..2 {
+            let permit = self.deploys.acquire().await;
+            let answer = self.client.call(request, Priority::Launch).await;
+            drop(permit);
+            match answer {
+                Ok(content) => {
+                    let (Some(id), Some(job)) = (content.text("id"), content.text("jobid")) else {
+                        return Err(ApiError::Unreadable {
+                            command: request.command.to_owned(),
+                            reason: "neither id nor jobid".to_owned(),
+                        });
+                    };
+                    return Ok(Sent::Accepted {
+                        id: id.to_owned(),
+                        job: job.to_owned(),
+                    });
+                }
+                Err(ApiError::Unknown(_) | ApiError::Unreadable { .. }) => {}
+                Err(error) => return Err(error),
+            }
+            for pause in LOOKS {
+                self.clock.sleep(Duration::from_secs(pause)).await;
+                let found = self.fleet.of_claim(plan.mark, Priority::Launch).await?;
+                if let Some(vm) = found.into_iter().find(|vm| vm.name.eq_ignore_ascii_case(name)) {
+                    return Ok(Sent::Found(Box::new(vm)));
+                }
+            }
+        }
+        Err(ApiError::Unknown(
+            "deployVirtualMachine: no answer, and no machine appeared".to_owned(),
+        ))
+    }
+
+    /// A refusal at once; a record may be there all the same.
+    async fn refused(&self, plan: &Plan<'_>, error: ApiError, names: &mut Names, deadline: Timestamp) -> Attempt {
+        let failure = match error {
+            ApiError::Refused(failure) => failure,
+            ApiError::Local(error) => return Attempt::Fail(error),
+            ApiError::NotSent(_) | ApiError::Unknown(_) | ApiError::Unreadable { .. } => {
+                return Attempt::Fail(unavailable(&error));
+            }
+        };
+        let was_dispatched = match failure.class {
+            Class::Auth | Class::Throttled(_) | Class::Unsupported => false,
+            _ => failure.code != 432,
+        };
+        for id in &failure.left_behind {
+            self.discard(id).await;
+        }
+        if was_dispatched {
+            match self.look(plan.mark, names, After::Refusal).await {
+                Ok(Some(vm)) => match self.await_adopted(vm, deadline).await {
+                    Ok(Some(vm)) => return Attempt::Launched(Box::new(vm)),
+                    Ok(None) => return Attempt::Again,
+                    Err(error) => return Attempt::Fail(error),
+                },
+                Ok(None) => {}
+                Err(error) => return Attempt::Fail(unavailable(&error)),
+            }
+        }
+        if failure.class == Class::NameTaken {
+            names.used(|attempt| self.fleet.name(plan.mark, attempt));
+            return Attempt::Again;
+        }
+        if failure.class == Class::Generic {
+            // Ordinary users are not told; an exhausted network is one of the reasons, and can be seen.
+            self.inventory.flush_networks();
+            let project = self.inventory.project(plan.class).await.ok().flatten();
+            let networks = self.inventory.networks(&plan.zone.zone.id, project.as_deref()).await;
+            let is_full =
+                networks.is_ok_and(|all| all.iter().any(|own| own.id == plan.network.id && !own.canusefordeploy));
+            if is_full {
+                self.unavailable
+                    .mark_network(&plan.network.id, "it has no free address");
+                return Attempt::Next(format!(
+                    "network {} has no free address; enlarge it, or add another",
+                    plan.network.name
+                ));
+            }
+        }
+        self.failed(plan, &failure).await
+    }
+
+    /// What a failure means for further attempts.
+    async fn failed(&self, plan: &Plan<'_>, failure: &Failure) -> Attempt {
+        let (class, own, shape, zone) = (plan.class, &plan.entry.offering, plan.entry.shape, &plan.zone.zone.id);
+        let name = &plan.entry.instance_type.name;
+        let zone_label = labels::label(&plan.zone.zone.name);
+        self.client
+            .metrics()
+            .launch_failures
+            .with_label_values(&[failure.class.name(), &zone_label, name])
+            .inc();
+        tracing::info!(claim = plan.mark.name, instance_type = name, zone = zone_label, %failure, "a launch failed");
+        let short = failure.short_text();
+        let create = |reason: &str, sentence: String| Attempt::Fail(CloudError::create(reason, sentence));
+        match &failure.class {
+            Class::Capacity => {
+                self.unavailable
+                    .mark_offering(class, own, shape, zone, "CloudStack has no capacity for it");
+                Attempt::Next(format!(
+                    "CloudStack has no capacity for {name} in zone {}",
+                    plan.zone.zone.name
+                ))
+            }
+            Class::StartFailed => {
+                self.unavailable.mark_start_failed(class, own, shape, zone);
+                Attempt::Next(format!(
+                    "a machine of {name} did not start in zone {}",
+                    plan.zone.zone.name
+                ))
+            }
+            Class::Network => {
+                self.unavailable
+                    .mark_network(&plan.network.id, "it has no free address");
+                self.inventory.flush_networks();
+                Attempt::Next(format!(
+                    "network {} has no free address; enlarge it, or add another",
+                    plan.network.name
+                ))
+            }
+            Class::Quota(resource) => {
+                self.unavailable.mark_quota(class, resource, shape);
+                self.inventory.flush_quota();
+                let sentence = format!("the quota of {resource} is reached; raise the limit or free some: {short}");
+                match resource.as_str() {
+                    "cpu" | "memory" | "gpu" => Attempt::Next(sentence),
+                    _ => Attempt::Exhausted(sentence),
+                }
+            }
+            Class::Forbidden if short.contains("Zone is currently disabled") => {
+                self.unavailable.mark_zone(zone, "it is disabled");
+                Attempt::Next(format!(
+                    "zone {} is disabled; enable it, or choose another",
+                    plan.zone.zone.name
+                ))
+            }
+            Class::Auth => create(
+                "CloudStackUnauthorized",
+                format!("CloudStack refuses the API key; check key, secret and clock: {short}"),
+            ),
+            Class::Forbidden | Class::ExpungeDenied => create(
+                "CloudStackForbidden",
+                format!("the API key lacks a permission: {short}"),
+            ),
+            Class::UserDataTooLong => create(
+                "UserDataTooLong",
+                format!("user data is too long for this CloudStack; shorten it or compress it: {short}"),
+            ),
+            Class::Unsupported => create(
+                "UnsupportedByCloudStack",
+                format!("this CloudStack cannot do that: {short}"),
+            ),
+            Class::Invalid
+            | Class::Internal
+            | Class::NotFound
+            | Class::NameTaken
+            | Class::PageSize(_)
+            | Class::Protected
+            | Class::NeedsPost => create(
+                "InvalidLaunchConfiguration",
+                format!("CloudStack refuses the settings of NodeClass {}: {short}", class.name()),
+            ),
+            Class::Throttled(_) | Class::Conflict => {
+                create("CloudStackUnavailable", format!("CloudStack is busy: {short}"))
+            }
+            Class::Ambiguous => Attempt::Again,
+            Class::Transient | Class::Generic => {
+                self.unavailable.note_unexplained(class, own, shape, zone);
+                if self.unavailable.refuses(class, own, shape, plan.zone) {
+                    return Attempt::Next(format!("{name} failed repeatedly in zone {}", plan.zone.zone.name));
+                }
+                create(
+                    "LaunchFailed",
+                    format!("CloudStack could not make the machine: {short}"),
+                )
+            }
+        }
+    }
+
+    /// Waits for a deploy. `Ok(None)` if it ended without a machine and without a reason.
+    async fn finish(&self, id: &str, job: &str, deadline: Timestamp) -> Result<Option<Box<VirtualMachine>>, Failure> {
+        let started = self.clock.now();
+        let end = tokio::select! {
+            end = self.jobs.wait(job, id) => Some(end),
+            () = self.clock.sleep_until(deadline) => None,
+        };
+        let status = match &end {
+            Some(JobEnd::Succeeded(_)) => "succeeded",
+            Some(JobEnd::Failed(_)) => "failed",
+            Some(JobEnd::Forgotten) => "forgotten",
+            None => "late",
+        };
+        let took = self.clock.since(started).as_secs_f64();
+        self.client
+            .metrics()
+            .job_duration
+            .with_label_values(&["deployVirtualMachine", status])
+            .observe(took);
+        match end {
+            Some(JobEnd::Succeeded(job)) => {
+                // A destroy of ours may have waited for the start; then the job's success means nothing.
+                if self.is_being_destroyed(id) {
+                    return Ok(None);
+                }
+                let told = job
+                    .jobresult
+                    .and_then(|result| serde_json::from_value(result["virtualmachine"].clone()).ok());
+                let vm: Option<VirtualMachine> = told;
+                Ok(vm.filter(|vm| vm.id == id).map(Box::new))
+            }
+            Some(JobEnd::Failed(failure)) if failure.class != Class::Ambiguous => Err(failure),
+            Some(JobEnd::Failed(_) | JobEnd::Forgotten) => {
+                let read = self.fleet.read_now(id, Priority::Launch).await.ok().flatten();
+                let now = self.clock.now();
+                Ok(read.filter(|vm| View::of(vm, now) == View::Running).map(Box::new))
+            }
+            // The first copy of a template may take longer than core waits: the sweep follows it from here.
+            None => {
+                let read = self.fleet.read_now(id, Priority::Launch).await.ok().flatten();
+                let now = self.clock.now();
+                Ok(read
+                    .filter(|vm| matches!(View::of(vm, now), View::Running | View::Launching))
+                    .map(Box::new))
+            }
+        }
+    }
+
+    fn launched(
+        &self,
+        vm: &VirtualMachine,
+        class: &CloudStackNodeClass,
+        secrets: &Secrets,
+        known: Known<'_>,
+    ) -> Instance {
+        let provider_id = self.provider_id(vm);
+        let mut instance = machine::instance(vm, provider_id, Some(known), &self.settings, self.clock.now());
+        let hash = class.static_hash(secrets.user_data.as_deref());
+        instance.annotations.insert(HASH_ANNOTATION.to_owned(), hash);
+        instance
+            .annotations
+            .insert(HASH_VERSION_ANNOTATION.to_owned(), HASH_VERSION.to_owned());
+        instance
+    }
+
+    fn count_created(&self, plan: &Plan<'_>) {
+        let pool = plan.claim.node_pool().unwrap_or_default();
+        let zone = labels::label(&plan.zone.zone.name);
+        let capacity_type = plan.entry.offering.capacity_type.label();
+        let values = [pool, &zone, &plan.entry.instance_type.name, capacity_type];
+        self.client.metrics().created.with_label_values(&values).inc();
+    }
+
+    /// Encoded user data of a plan.
+    pub(crate) fn user_data(&self, plan: &Plan<'_>, vm_name: &str) -> Result<Option<String>, BootstrapError> {
+        let mut own_labels = selection::single_valued_labels(plan.candidate);
+        own_labels.extend(plan.claim.metadata.labels.clone().unwrap_or_default());
+        let pods = plan.entry.instance_type.capacity.amount(karpenter_api::resources::PODS);
+        bootstrap::user_data(&Boot {
+            class: plan.class,
+            claim: plan.claim,
+            cluster_name: &self.settings.cluster_name,
+            vm_name,
+            zone: &plan.zone.zone.name,
+            instance_type: &plan.entry.instance_type.name,
+            offering_id: &plan.entry.offering.offering.id,
+            template_id: &plan.template.template.id,
+            provider_id_prefix: &self.format().prefix(&plan.zone.zone.name),
+            max_pods: pods.value(),
+            labels: &own_labels,
+            secrets: plan.secrets,
+        })
+    }
+}
+
+/// Why a look is taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum After {
+    Start,
+    /// A deploy was refused just now.
+    Refusal,
+}
+
+enum Sent {
+    Accepted {
+        id: String,
+        job: String,
+    },
+    /// The answer was lost, but the machine is there.
+    Found(Box<VirtualMachine>),
+}
+
+/// Which names are taken, and the next one to try.
+#[derive(Debug)]
+struct Names {
+    attempt: u32,
+    taken: BTreeSet<String>,
+}
+
+impl Default for Names {
+    fn default() -> Self {
+        Self {
+            attempt: 1,
+            taken: BTreeSet::new(),
+        }
+    }
+}
+
+impl Names {
+    fn taken(&mut self, name: &str) {
+        self.taken.insert(name.to_lowercase());
+    }
+
+    /// The name of this attempt is used up.
+    fn used(&mut self, name: impl Fn(u32) -> String) {
+        self.taken(&name(self.attempt));
+        self.advance(name);
+    }
+
+    fn advance(&mut self, name: impl Fn(u32) -> String) {
+        while self.taken.contains(&name(self.attempt)) && self.attempt < MOST_NAMES {
+            self.attempt += 1;
+        }
+    }
+}
+
+/// CloudStack could not be asked; the claim waits.
+fn unavailable(error: &ApiError) -> CloudError {
+    match error {
+        ApiError::Refused(failure) if failure.class == Class::Auth => CloudError::create(
+            "CloudStackUnauthorized",
+            format!(
+                "CloudStack refuses the API key; check key, secret and clock: {}",
+                failure.short_text()
+            ),
+        ),
+        ApiError::Refused(failure) if failure.class == Class::Forbidden => CloudError::create(
+            "CloudStackForbidden",
+            format!("the API key lacks a permission: {}", failure.short_text()),
+        ),
+        _ => CloudError::create("CloudStackUnavailable", format!("CloudStack cannot be asked: {error}")),
+    }
+}

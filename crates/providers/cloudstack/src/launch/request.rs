@@ -1,0 +1,264 @@
+//! The deploy request of a plan, and the tags that follow it.
+
+use std::collections::BTreeMap;
+
+use karpenter_cloud::CloudError;
+
+use super::Plan;
+use crate::{
+    client::{ApiError, Class, Priority, Request, model::AffinityGroup},
+    machine,
+    node_class::placement::AffinityScope,
+    provider::Shared,
+    settings::OwnershipDetails,
+};
+
+impl Shared {
+    pub(super) async fn deploy_request(&self, plan: &Plan<'_>, name: &str) -> Result<Request, CloudError> {
+        let spec = &plan.class.spec;
+        let shape = plan.entry.shape;
+        let project = self.inventory.project(plan.class).await?;
+        let user_data = self.user_data(plan, name).map_err(|error| {
+            CloudError::create("UserDataTooLong", format!("NodeClass {}: {error}", plan.class.name()))
+        })?;
+        let mut request = Request::new("deployVirtualMachine")
+            .with("zoneid", plan.zone.zone.id.clone())
+            .with("serviceofferingid", plan.entry.offering.offering.id.clone())
+            .with("templateid", plan.template.template.id.clone())
+            .with("name", name)
+            .with("displayname", name);
+        request = self.inventory.scoped(request, project.as_deref());
+        // Basic zones have one network and refuse to be told which.
+        if plan.zone.zone.networktype != "Basic" {
+            let mut networks = vec![plan.network.id.as_str()];
+            networks.extend(plan.zone.additional.iter().map(|own| own.id.as_str()));
+            request = request.with_list("networkids", &networks);
+        }
+        request = request.with_some("userdata", user_data);
+        if let Some(id) = &plan.resolution.registered_user_data {
+            let registered = spec.user_data_ref.as_ref().and_then(|own| own.registered.as_ref());
+            let parameters = registered.and_then(|own| own.parameters.clone()).unwrap_or_default();
+            request = request
+                .with("userdataid", id.clone())
+                .with_details("userdatadetails", &parameters);
+        }
+        let group = match &spec.instance_group {
+            Some(own) => own.clone(),
+            None => format!("karpenter-{}", self.settings.cluster_name),
+        };
+        if !group.is_empty() {
+            request = request.with("group", group);
+        }
+        let groups: Vec<&str> = plan
+            .resolution
+            .security_groups
+            .iter()
+            .map(|own| own.id.as_str())
+            .collect();
+        request = request
+            .with_list("securitygroupids", &groups)
+            .with_list(
+                "affinitygroupids",
+                &self.affinity_group_ids(plan, project.as_deref()).await?,
+            )
+            .with_list("keypairs", &plan.class.ssh_key_pairs())
+            .with_some("rootdisksize", spec.root_disk_size.map(|own| own.to_string()))
+            .with_some(
+                "overridediskofferingid",
+                plan.resolution.root_disk_offering.as_ref().map(|own| own.id.clone()),
+            )
+            .with_some("extraconfig", spec.extra_config.clone())
+            .with_some("boottype", spec.boot_type.map(|own| own.as_str()))
+            .with_some("bootmode", spec.boot_mode.map(|own| own.as_str()));
+        request = self.with_disks(request, plan);
+        if let Some(pins) = &spec.placement {
+            request = request
+                .with_some("hostid", pins.host_id.clone())
+                .with_some("clusterid", pins.cluster_id.clone())
+                .with_some("podid", pins.pod_id.clone())
+                .with_some("deploymentplanner", pins.deployment_planner.clone());
+        }
+        if let Some(tuning) = &spec.tuning {
+            request = request
+                .with_some(
+                    "dynamicscalingenabled",
+                    tuning.dynamic_scaling.map(|own| own.to_string()),
+                )
+                .with_some("iothreadsenabled", tuning.io_threads.map(|own| own.to_string()))
+                .with_some("iodriverpolicy", tuning.io_driver_policy.clone())
+                .with_some("nicmultiqueuenumber", tuning.nic_multiqueue.map(|own| own.to_string()))
+                .with_some(
+                    "nicpackedvirtqueuesenabled",
+                    tuning.nic_packed_virtqueues.map(|own| own.to_string()),
+                );
+        }
+        let mut details = spec.details.clone().unwrap_or_default();
+        let mut open = |is_open: bool, name: &str, value: Option<i64>| {
+            if let (true, Some(value)) = (is_open, value) {
+                details.insert(name.to_owned(), value.to_string());
+            }
+        };
+        open(shape.open.cpu, "cpuNumber", Some(shape.cpu));
+        open(shape.open.memory, "memory", Some(shape.memory));
+        open(shape.open.speed, "cpuSpeed", shape.cpu_speed);
+        if self.settings.ownership_details == OwnershipDetails::Written {
+            let pool = plan.claim.node_pool().unwrap_or_default();
+            details.extend(machine::details(&self.settings, plan.mark, pool, plan.class.name()));
+        }
+        request = request.with_details("details", &details);
+        // Without it, an offering with a lease would have the server stop the machine.
+        if self.inventory.capabilities().await?.instanceleaseenabled {
+            request.add("leaseduration", "-1");
+        }
+        Ok(request)
+    }
+
+    fn with_disks(&self, mut request: Request, plan: &Plan<'_>) -> Request {
+        let spec = &plan.class.spec;
+        let id = |wanted: &str| {
+            let found = plan
+                .resolution
+                .disk_offerings
+                .iter()
+                .find(|own| own.id == wanted || own.name == wanted);
+            found.map(|own| own.id.clone()).unwrap_or_default()
+        };
+        if let Some(offering) = &spec.disk_offering {
+            request = request
+                .with("diskofferingid", id(offering))
+                .with_some("size", spec.disk_size.map(|own| own.to_string()));
+        }
+        for (index, disk) in spec.data_disks.iter().flatten().enumerate() {
+            let device = disk.device_id.unwrap_or(i64::try_from(index).unwrap_or_default() + 1);
+            let mut add = |field: &str, value: Option<String>| {
+                if let Some(value) = value {
+                    request.add(format!("datadisksdetails[{index}].{field}"), value);
+                }
+            };
+            add("diskofferingid", Some(id(&disk.offering)));
+            add("deviceid", Some(device.to_string()));
+            add("size", disk.size.map(|own| own.to_string()));
+            add("miniops", disk.min_iops.map(|own| own.to_string()));
+            add("maxiops", disk.max_iops.map(|own| own.to_string()));
+        }
+        request
+    }
+
+    /// Selected groups, and the managed one, which is made if it is not there.
+    async fn affinity_group_ids(&self, plan: &Plan<'_>, project: Option<&str>) -> Result<Vec<String>, CloudError> {
+        let mut ids: Vec<String> = plan
+            .resolution
+            .affinity_groups
+            .iter()
+            .map(|own| own.id.clone())
+            .collect();
+        let managed = plan
+            .class
+            .spec
+            .affinity_groups
+            .as_ref()
+            .and_then(|own| own.managed.as_ref());
+        let Some(managed) = managed else { return Ok(ids) };
+        let cluster = &self.settings.cluster_name;
+        let base = match managed.scope.unwrap_or_default() {
+            AffinityScope::NodePool => format!("karpenter-{cluster}-{}", plan.claim.node_pool().unwrap_or_default()),
+            AffinityScope::NodeClass => format!("karpenter-{cluster}-{}", plan.class.name()),
+            AffinityScope::Cluster => format!("karpenter-{cluster}"),
+        };
+        let most = managed
+            .max_size
+            .filter(|most| *most > 0)
+            .and_then(|most| usize::try_from(most).ok());
+        let _one_at_a_time = self.grouping.lock().await;
+        self.inventory.flush_affinity_groups();
+        let known = self.inventory.affinity_groups(project).await?;
+        for number in 1..=1000 {
+            let name = if number == 1 {
+                base.clone()
+            } else {
+                format!("{base}-{number}")
+            };
+            match known.iter().find(|own| own.name == name) {
+                Some(own) if most.is_none_or(|most| self.members(own) < most) => {
+                    self.note_member(&own.id);
+                    ids.push(own.id.clone());
+                    return Ok(ids);
+                }
+                Some(_) => {}
+                None => {
+                    let id = self
+                        .make_group(&name, managed.kind.unwrap_or_default().as_str(), project)
+                        .await?;
+                    self.note_member(&id);
+                    ids.push(id);
+                    return Ok(ids);
+                }
+            }
+        }
+        Err(CloudError::create(
+            "AffinityGroupsExhausted",
+            "there are 1000 affinity groups already; raise maxSize",
+        ))
+    }
+
+    async fn make_group(&self, name: &str, kind: &str, project: Option<&str>) -> Result<String, CloudError> {
+        let request = Request::new("createAffinityGroup")
+            .with("name", name)
+            .with("type", kind)
+            .with(
+                "description",
+                format!("made by Karpenter for cluster {}", self.settings.cluster_name),
+            );
+        let request = self.inventory.scoped(request, project);
+        let answer = self.client.call(&request, Priority::Launch).await;
+        self.inventory.flush_affinity_groups();
+        let content = answer.map_err(CloudError::from)?;
+        let id = content.text("id").map(str::to_owned);
+        id.ok_or_else(|| CloudError::transient("createAffinityGroup answered without an id"))
+    }
+
+    /// Machines in a group: what the server counts, and what was put there since.
+    fn members(&self, group: &AffinityGroup) -> usize {
+        let listed = group.virtual_machine_ids.len();
+        let placed = self.placed_in_group.lock().get(&group.id).copied().unwrap_or_default();
+        listed.max(placed)
+    }
+
+    fn note_member(&self, group: &str) {
+        *self.placed_in_group.lock().entry(group.to_owned()).or_default() += 1;
+    }
+
+    /// Tags a machine that was just accepted. What fails here is repaired by the tagging task.
+    pub(super) async fn tag_new(&self, plan: &Plan<'_>, id: &str) {
+        let pool = plan.claim.node_pool().unwrap_or_default();
+        let tags = machine::tags(
+            &self.settings,
+            plan.mark,
+            pool,
+            plan.class.name(),
+            plan.class.spec.tags.as_ref(),
+        );
+        if let Err(error) = self.create_tags("UserVm", id, &tags).await {
+            tracing::warn!(vm = id, %error, "a new machine could not be tagged yet");
+        }
+    }
+
+    /// Submits tags for a resource.
+    pub(crate) async fn create_tags(
+        &self,
+        kind: &str,
+        id: &str,
+        tags: &BTreeMap<String, String>,
+    ) -> Result<Option<String>, ApiError> {
+        let request = Request::new("createTags")
+            .with("resourcetype", kind)
+            .with("resourceids", id)
+            .with_tags("tags", tags);
+        match self.client.call(&request, Priority::Launch).await {
+            Ok(content) => Ok(content.text("jobid").map(str::to_owned)),
+            // The machine went meanwhile.
+            Err(error) if error.class() == Some(&Class::NotFound) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+}

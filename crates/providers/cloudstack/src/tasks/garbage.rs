@@ -1,0 +1,178 @@
+//! Machines, volumes and groups that nobody owns any more (cloudstack.md §9.2).
+
+use std::{collections::BTreeMap, time::Duration};
+
+use karpenter_cloud::{
+    CloudError,
+    clock::later,
+    garbage_collection::{GarbageCollector, KnownClaims, OrphanReason, Sighting, Verdict},
+    ownership::Owner,
+};
+
+use crate::{
+    client::{Class, Priority, Request, model::VirtualMachine},
+    machine::{CLAIM_UID_TAG, Marks, View},
+    provider::Shared,
+    provider_id,
+};
+
+/// A young process may not have seen every claim yet.
+const YOUNG: Duration = Duration::from_secs(120);
+
+/// One round; answers how many machines were told to go.
+pub(crate) async fn round(shared: &Shared, collector: &mut GarbageCollector) -> Result<usize, CloudError> {
+    // Machines first: a claim that appears in between then counts as an owner.
+    let vms = shared.fleet.list(Priority::Discovery).await?;
+    shared.note_networks(&vms);
+    let claims = super::claims(&shared.kube).await?;
+    let now = shared.clock.now();
+    let is_young = later(shared.started_at, YOUNG) > now;
+    if claims.is_empty() && !vms.is_empty() && is_young {
+        tracing::info!(
+            machines = vms.len(),
+            "there are machines but no NodeClaims; waiting before anything is deleted"
+        );
+        return Ok(0);
+    }
+    // Compared by machine, so that a change of the ID's form orphans nothing.
+    let mut by_id = claims.clone();
+    for claim in &mut by_id {
+        if let Some(status) = claim.status.as_mut()
+            && let Some(own) = &status.provider_id
+            && let Ok(id) = provider_id::machine_id(own)
+        {
+            status.provider_id = Some(id);
+        }
+    }
+    let known = KnownClaims::of(&by_id);
+    let mut gone = 0;
+    let sightings: Vec<Sighting> = vms.iter().map(|vm| sighting(shared, vm)).collect();
+    match collector.round(&sightings, &known, now) {
+        Verdict::Suspended { orphans, machines } => {
+            tracing::error!(
+                orphans,
+                machines,
+                "too many machines without a NodeClaim to be true; nothing is deleted"
+            );
+        }
+        Verdict::Collect(orphans) => {
+            for orphan in orphans {
+                let read = shared.fleet.read_now(&orphan.id, Priority::Termination).await?;
+                let read = read.map(|vm| sighting(shared, &vm));
+                if !collector.confirm(&orphan, read.as_ref(), &known) {
+                    continue;
+                }
+                let kind = match orphan.why {
+                    OrphanReason::ClaimGone => "vm",
+                    OrphanReason::Duplicate => "duplicate",
+                };
+                tracing::info!(
+                    vm = orphan.id,
+                    claim = orphan.claim.name,
+                    kind,
+                    "a machine without an owner is destroyed"
+                );
+                shared.destroy(&orphan.id, None, None, None).await?;
+                shared.client.metrics().orphans.with_label_values(&[kind]).inc();
+                gone += 1;
+            }
+        }
+    }
+    gone += failed_and_twins(shared, &vms, &by_id).await?;
+    volumes(shared, &vms).await?;
+    Ok(gone)
+}
+
+fn sighting(shared: &Shared, vm: &VirtualMachine) -> Sighting {
+    let marks = Marks::of(vm, &shared.settings);
+    let view = View::of(vm, shared.clock.now());
+    Sighting {
+        id: vm.id.clone(),
+        provider_id: vm.id.to_lowercase(),
+        owner: marks.owner,
+        created_at: vm.created_at(),
+        terminating: matches!(view, View::Gone | View::Failed) || shared.is_being_destroyed(&vm.id),
+    }
+}
+
+/// Records of failed launches, and all but the oldest of several machines that a launching claim has.
+async fn failed_and_twins(
+    shared: &Shared,
+    vms: &[VirtualMachine],
+    claims: &[karpenter_api::NodeClaim],
+) -> Result<usize, CloudError> {
+    let now = shared.clock.now();
+    let mut gone = 0;
+    let mut by_uid: BTreeMap<String, Vec<&VirtualMachine>> = BTreeMap::new();
+    for vm in vms {
+        let Owner::Ours(mark) = Marks::of(vm, &shared.settings).owner else {
+            continue;
+        };
+        match View::of(vm, now) {
+            View::Failed => {
+                // A launch that is under way cleans up after itself.
+                if !shared.creating.lock().contains_key(&mark.uid) {
+                    shared.discard(&vm.id).await;
+                    gone += 1;
+                }
+            }
+            View::Launching | View::Running => by_uid.entry(mark.uid).or_default().push(vm),
+            View::Stopping | View::Stopped | View::Gone => {}
+        }
+    }
+    for (uid, mut twins) in by_uid {
+        let claim = claims.iter().find(|claim| claim.metadata.uid.as_deref() == Some(&uid));
+        // A claim that knows its machine is judged by the collector above.
+        if twins.len() < 2
+            || claim.is_none_or(|claim| claim.provider_id().is_some())
+            || shared.creating.lock().contains_key(&uid)
+        {
+            continue;
+        }
+        twins.sort_by(|a, b| (a.created_at(), &a.id).cmp(&(b.created_at(), &b.id)));
+        for twin in &twins[1..] {
+            tracing::info!(vm = twin.id, uid, "a second machine of a claim is destroyed");
+            shared.destroy(&twin.id, None, None, None).await?;
+            shared.client.metrics().orphans.with_label_values(&["duplicate"]).inc();
+            gone += 1;
+        }
+    }
+    Ok(gone)
+}
+
+/// Data disks of ours whose machine is gone.
+async fn volumes(shared: &Shared, vms: &[VirtualMachine]) -> Result<(), CloudError> {
+    let tagged = match shared.fleet.tagged_volumes().await {
+        Ok(tagged) => tagged,
+        Err(error) if matches!(error.class(), Some(Class::Forbidden | Class::Unsupported)) => return Ok(()),
+        Err(error) => return Err(error.into()),
+    };
+    for volume in tagged {
+        let is_ours = volume.tags.iter().any(|tag| tag.key == CLAIM_UID_TAG);
+        if !is_ours || volume.virtualmachineid.is_some() || volume.kind != "DATADISK" {
+            continue;
+        }
+        let uid = volume
+            .tags
+            .iter()
+            .find(|tag| tag.key == CLAIM_UID_TAG)
+            .and_then(|tag| tag.value.clone());
+        let is_wanted = vms
+            .iter()
+            .any(|vm| Marks::of(vm, &shared.settings).claim().map(|own| own.uid.clone()) == uid);
+        if is_wanted {
+            continue;
+        }
+        let request = Request::new("deleteVolume").with("id", volume.id.clone());
+        match shared.client.call(&request, Priority::Discovery).await {
+            Ok(_) => {
+                tracing::info!(volume = volume.id, "a data disk without a machine was deleted");
+                shared.client.metrics().orphans.with_label_values(&["volume"]).inc();
+            }
+            Err(error) => {
+                tracing::warn!(volume = volume.id, %error, "a data disk without a machine could not be deleted");
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,177 @@
+//! Keeps the tags of machines and data disks what they should be, without ever counting as drift (cloudstack.md §9.3).
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use karpenter_api::NodeClaim;
+use karpenter_cloud::ClaimMark;
+use kube::{
+    Api,
+    api::{Patch, PatchParams},
+};
+use serde_json::json;
+
+use crate::{
+    client::{
+        ApiError, Priority, Request,
+        model::{Tag, VirtualMachine},
+    },
+    machine,
+    node_class::CloudStackNodeClass,
+    provider::Shared,
+};
+
+/// On a NodeClaim: the keys of `spec.tags` that were written, so that a key dropped from the class is also removed.
+const APPLIED: &str = "karpenter.k8s.cloudstack/applied-tags";
+const TAGGED: &str = "karpenter.k8s.cloudstack/instance-tagged";
+
+/// What must be done about the tags of a resource.
+#[derive(Debug, PartialEq, Eq)]
+struct Change {
+    create: BTreeMap<String, String>,
+    delete: BTreeMap<String, String>,
+}
+
+fn change(own: &[Tag], wanted: &BTreeMap<String, String>, applied: &BTreeSet<String>) -> Change {
+    let value = |key: &str| {
+        own.iter()
+            .find(|tag| tag.key == key)
+            .map(|tag| tag.value.clone().unwrap_or_default())
+    };
+    let mut change = Change {
+        create: BTreeMap::new(),
+        delete: BTreeMap::new(),
+    };
+    for (key, wanted) in wanted {
+        match value(key) {
+            Some(own) if own == *wanted => {}
+            // There is no overwriting: the key is deleted, then created.
+            Some(own) => {
+                change.delete.insert(key.clone(), own);
+                change.create.insert(key.clone(), wanted.clone());
+            }
+            None => {
+                change.create.insert(key.clone(), wanted.clone());
+            }
+        }
+    }
+    for key in applied.iter().filter(|key| !wanted.contains_key(*key)) {
+        if let Some(own) = value(key) {
+            change.delete.insert(key.clone(), own);
+        }
+    }
+    change
+}
+
+/// Repairs the tags of a claim's machine. Failures are told and tried again at the next look.
+pub(super) async fn repair(
+    shared: &Shared,
+    claim: &NodeClaim,
+    vm: &VirtualMachine,
+    class: Option<&CloudStackNodeClass>,
+) {
+    let mark = ClaimMark::of(claim);
+    let pool = claim.node_pool().unwrap_or_default();
+    let own = class.and_then(|class| class.spec.tags.as_ref());
+    let wanted = machine::tags(&shared.settings, &mark, pool, &claim.spec.node_class_ref.name, own);
+    let annotations = claim.metadata.annotations.clone().unwrap_or_default();
+    let applied: BTreeSet<String> = annotations
+        .get(APPLIED)
+        .and_then(|text| serde_json::from_str(text).ok())
+        .unwrap_or_default();
+    let needed = change(&vm.tags, &wanted, &applied);
+    let disks = class.is_some_and(|class| class.spec.disk_offering.is_some() || class.spec.data_disks.is_some());
+    let is_tagged = annotations.get(TAGGED).is_some_and(|own| own == "true");
+    let mut result = write(shared, "UserVm", &vm.id, &needed).await;
+    if result.is_ok() && disks && !is_tagged {
+        result = tag_disks(shared, vm, class, &wanted).await;
+    }
+    if let Err(error) = result {
+        let message = format!("the tags of machine {} could not be written: {error}", vm.name);
+        shared.tell_claim(claim, "TaggingFailed", &message).await;
+        return;
+    }
+    let keys: BTreeSet<&String> = own.into_iter().flat_map(BTreeMap::keys).collect();
+    let keys = json!(keys).to_string();
+    // Only what the server shows is believed; the next look confirms what was just written.
+    let is_settled = needed.create.is_empty() && needed.delete.is_empty();
+    if is_settled && (!is_tagged || annotations.get(APPLIED) != Some(&keys)) {
+        let claims: Api<NodeClaim> = Api::all(shared.kube.clone());
+        let patch = json!({"metadata": {"annotations": {APPLIED: keys, TAGGED: "true"}}});
+        if let Err(error) = claims
+            .patch(&mark.name, &PatchParams::default(), &Patch::Merge(&patch))
+            .await
+        {
+            tracing::debug!(claim = mark.name, %error, "the tags that were written could not be noted");
+        }
+    }
+}
+
+async fn write(shared: &Shared, kind: &str, id: &str, change: &Change) -> Result<(), ApiError> {
+    if !change.delete.is_empty() {
+        let request = Request::new("deleteTags")
+            .with("resourcetype", kind)
+            .with("resourceids", id)
+            .with_tags("tags", &change.delete);
+        let job = shared.client.call(&request, Priority::Discovery).await?;
+        if let Some(job) = job.text("jobid") {
+            // A key that went meanwhile fails the job; what matters is what is there afterwards.
+            shared.jobs.wait(job, id).await;
+        }
+    }
+    if !change.create.is_empty() {
+        shared.create_tags(kind, id, &change.create).await?;
+    }
+    Ok(())
+}
+
+/// Marks the data disks that came with the machine, so that they go with it.
+async fn tag_disks(
+    shared: &Shared,
+    vm: &VirtualMachine,
+    class: Option<&CloudStackNodeClass>,
+    wanted: &BTreeMap<String, String>,
+) -> Result<(), ApiError> {
+    let kept: BTreeSet<i64> = class
+        .iter()
+        .flat_map(|class| class.spec.data_disks.iter().flatten().enumerate())
+        .filter(|(_, disk)| disk.delete_on_termination == Some(false))
+        .map(|(index, disk)| disk.device_id.unwrap_or(i64::try_from(index).unwrap_or_default() + 1))
+        .collect();
+    for disk in shared.fleet.data_disks(&vm.id, Priority::Discovery).await? {
+        // Only disks that the deploy made: CSI volumes have names of their own.
+        let is_deployed = disk.name.starts_with("DATA-");
+        let is_kept = disk.deviceid.is_some_and(|device| kept.contains(&device));
+        let is_tagged = disk.tags.iter().any(|tag| tag.key == machine::CLAIM_UID_TAG);
+        if is_deployed && !is_kept && !is_tagged {
+            shared.create_tags("Volume", &disk.id, wanted).await?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn map(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
+        pairs
+            .iter()
+            .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
+            .collect()
+    }
+
+    #[test]
+    fn missing_tags_are_created_changed_ones_replaced_and_dropped_ones_removed() {
+        let own: Vec<Tag> = [("a", "1"), ("b", "old"), ("dropped", "x"), ("foreign", "y")]
+            .iter()
+            .map(|(key, value)| Tag {
+                key: (*key).to_owned(),
+                value: Some((*value).to_owned()),
+            })
+            .collect();
+        let applied = ["b", "dropped"].map(str::to_owned).into();
+        let change = change(&own, &map(&[("a", "1"), ("b", "new"), ("c", "3")]), &applied);
+        assert_eq!(change.create, map(&[("b", "new"), ("c", "3")]));
+        assert_eq!(change.delete, map(&[("b", "old"), ("dropped", "x")]));
+    }
+}

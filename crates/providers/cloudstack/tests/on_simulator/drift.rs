@@ -1,0 +1,110 @@
+//! When a machine counts as changed, and when not.
+
+use karpenter_cloud::CloudProvider;
+use karpenter_cloudstack::sim::{Fault, FaultKind, Seed, seed};
+use serde_json::json;
+
+use crate::environment::{Cloud, claim};
+
+async fn reason(cloud: &Cloud, claim: &karpenter_api::NodeClaim) -> Option<String> {
+    cloud
+        .provider
+        .is_drifted(claim)
+        .await
+        .expect("readable")
+        .map(|own| own.0)
+}
+
+#[tokio::test]
+async fn selectors_that_find_the_same_are_no_drift() {
+    let cloud = Cloud::start().await;
+    let claim = cloud.launch(&claim(1, "1", json!([]))).await;
+    cloud
+        .apply_class(json!({"templateSelectorTerms": [{"osType": "Ubuntu 24.04 LTS"}]}))
+        .await;
+    assert_eq!(reason(&cloud, &claim).await, None);
+}
+
+#[tokio::test]
+async fn a_newer_template_is_drift_unless_the_old_one_is_pinned() {
+    let cloud = Cloud::start().await;
+    let claim = cloud.launch(&claim(1, "1", json!([]))).await;
+    let old = cloud.live()[0].template.clone();
+    cloud.simulator.operate(|operator| {
+        let catalogue = operator.catalogue();
+        let newer: Vec<_> = catalogue
+            .zones
+            .iter()
+            .map(|zone| seed::template("ubuntu-24.04-kube", zone, "2025-12-31T08:00:00+0000"))
+            .collect();
+        catalogue.templates.extend(newer);
+    });
+    cloud.resolve().await;
+    assert_eq!(reason(&cloud, &claim).await.as_deref(), Some("TemplateDrift"));
+    let zone = &cloud.live()[0].zone.clone();
+    cloud
+        .apply_class(json!({"zones": [zone], "templateSelectorTerms": [{"id": old}]}))
+        .await;
+    assert_eq!(reason(&cloud, &claim).await, None);
+}
+
+#[tokio::test]
+async fn changes_by_hand_that_matter_are_drift_and_others_are_not() {
+    let cloud = Cloud::start().await;
+    let claim = cloud.launch(&claim(1, "1", json!([]))).await;
+    let machine = cloud.live()[0].clone();
+    cloud.simulator.operate(|operator| {
+        let own = operator.machine(&machine.id).expect("it exists");
+        own.host = Some("another host".to_owned());
+        own.display_name = "renamed".to_owned();
+    });
+    assert_eq!(reason(&cloud, &claim).await, None, "migrated and renamed");
+    let network = cloud.simulator.operate(|operator| {
+        let catalogue = operator.catalogue();
+        let own = seed::network("storage", &catalogue.zones[0].clone(), "Isolated");
+        catalogue.networks.push(own.clone());
+        own["id"].as_str().expect("an id").to_owned()
+    });
+    cloud
+        .simulator
+        .operate(|operator| operator.add_nic(&machine.id, &network));
+    assert_eq!(reason(&cloud, &claim).await.as_deref(), Some("NetworkDrift"));
+    cloud.simulator.operate(|operator| {
+        let own = operator.machine(&machine.id).expect("it exists");
+        own.nics.truncate(1);
+        own.cpu = 32;
+    });
+    assert_eq!(reason(&cloud, &claim).await.as_deref(), Some("ServiceOfferingDrift"));
+}
+
+#[tokio::test]
+async fn an_offering_that_is_not_selected_any_more_is_drift() {
+    let cloud = Cloud::start().await;
+    let claim = cloud.launch(&claim(1, "500m", json!([]))).await;
+    cloud
+        .apply_class(json!({"serviceOfferingSelectorTerms": [{"name": "large"}]}))
+        .await;
+    assert_eq!(reason(&cloud, &claim).await.as_deref(), Some("OfferingGoneDrift"));
+}
+
+#[tokio::test]
+async fn an_outage_is_an_error_and_never_drift() {
+    let cloud = Cloud::start().await;
+    let claim = cloud.launch(&claim(1, "1", json!([]))).await;
+    cloud.simulator.inject(Fault::everything(FaultKind::Page(503)));
+    cloud.provider.flush();
+    if let Ok(drifted) = cloud.provider.is_drifted(&claim).await {
+        assert_eq!(drifted, None);
+    }
+    cloud.simulator.heal();
+}
+
+#[tokio::test]
+async fn a_claim_of_another_hash_version_does_not_drift() {
+    let cloud = Cloud::with(Seed::default(), json!({})).await;
+    let mut claim = cloud.launch(&claim(1, "1", json!([]))).await;
+    let annotations = claim.metadata.annotations.get_or_insert_default();
+    annotations.insert("karpenter.k8s.cloudstack/nodeclass-hash".into(), "other".into());
+    annotations.insert("karpenter.k8s.cloudstack/nodeclass-hash-version".into(), "v1".into());
+    assert_eq!(reason(&cloud, &claim).await, None);
+}

@@ -1,0 +1,222 @@
+//! What users can get wrong has a sentence of its own that says what to do; and no sentence tells a secret.
+
+use std::{collections::BTreeSet, time::Duration};
+
+use karpenter_api::conditions::{Condition, StatusConditions};
+use karpenter_cloud::conformance::Environment;
+use karpenter_cloudstack::{
+    client::{ApiError, Client, Keys, Priority, Request, metrics::ApiMetrics},
+    sim::{Fault, FaultKind, Seed, seed},
+};
+use serde_json::{Value, json};
+
+use crate::environment::{Cloud, STEP};
+
+fn condition(cloud: &Cloud, name: &str) -> Condition {
+    cloud
+        .class()
+        .condition(name)
+        .cloned()
+        .unwrap_or_else(|| panic!("no condition {name}"))
+}
+
+async fn check(spec: Value, name: &str, reason: &str, part: &str) -> String {
+    let cloud = Cloud::with(Seed::default(), spec).await;
+    let found = condition(&cloud, name);
+    assert_eq!((found.is_false(), found.reason.as_str()), (true, reason), "{found:?}");
+    assert!(found.message.contains(part), "{}", found.message);
+    let ready = condition(&cloud, "Ready");
+    assert!(ready.is_false() && ready.message.contains(part), "{}", ready.message);
+    found.message
+}
+
+#[tokio::test]
+async fn what_does_not_exist_is_named_with_what_does() {
+    let sentences = [
+        check(
+            json!({"zones": ["mars"]}),
+            "ZoneReady",
+            "ZoneNotFound",
+            "zone mars does not exist or is not visible to the API key; CloudStack has zone-1, zone-2",
+        )
+        .await,
+        check(
+            json!({"serviceOfferingSelectorTerms": [{"name": "nope"}]}),
+            "OfferingsReady",
+            "OfferingNotFound",
+            "no service offering matches serviceOfferingSelectorTerms; there is 2xlarge, large",
+        )
+        .await,
+        check(
+            json!({"templateSelectorTerms": [{"name": "nope"}]}),
+            "TemplateReady",
+            "TemplateNotFound",
+            "no template matches templateSelectorTerms; there is ubuntu-24.04-kube",
+        )
+        .await,
+        check(
+            json!({"networkSelectorTerms": [{"name": "nope"}]}),
+            "NetworkReady",
+            "NetworkNotFound",
+            "no network of zone zone-1 matches networkSelectorTerms; there is nodes-zone-1",
+        )
+        .await,
+        check(
+            json!({"diskOffering": "nope"}),
+            "StorageReady",
+            "DiskOfferingNotFound",
+            "disk offering nope does not exist",
+        )
+        .await,
+        check(
+            json!({"diskOffering": "data-custom"}),
+            "StorageReady",
+            "InvalidDiskConfiguration",
+            "give the size in GiB",
+        )
+        .await,
+        check(
+            json!({"sshKeyPair": "nope"}),
+            "BootstrapReady",
+            "SSHKeyPairNotFound",
+            "SSH key pair nope does not exist in the account; there is ops",
+        )
+        .await,
+        check(
+            json!({"userDataRef": {"secretRef": {"name": "a", "namespace": "b", "key": "c"}}}),
+            "BootstrapReady",
+            "SecretNotFound",
+            "Secret b/a does not exist",
+        )
+        .await,
+        check(
+            json!({"securityGroupSelectorTerms": [{"name": "x"}]}),
+            "SecurityGroupsReady",
+            "SecurityGroupsUnsupported",
+            "has no security groups; remove",
+        )
+        .await,
+        check(
+            json!({"affinityGroups": {"selectorTerms": [{"name": "x"}]}}),
+            "AffinityGroupsReady",
+            "AffinityGroupNotFound",
+            "no affinity group matches",
+        )
+        .await,
+        check(
+            json!({"project": "nope"}),
+            "ZoneReady",
+            "ProjectNotFound",
+            "project nope does not exist or the API key is not in it; there is team-a",
+        )
+        .await,
+        check(
+            json!({"userData": "${karpenter:NOPE}", "userDataTemplating": "Placeholders"}),
+            "BootstrapReady",
+            "InvalidTemplate",
+            "${karpenter:NOPE}, which does not exist",
+        )
+        .await,
+    ];
+    let distinct: BTreeSet<&String> = sentences.iter().collect();
+    assert_eq!(distinct.len(), sentences.len());
+}
+
+#[tokio::test]
+async fn a_disabled_zone_and_a_full_network_say_so() {
+    let mut seed = Seed::default();
+    seed.catalogue.zones[0]["allocationstate"] = json!("Disabled");
+    let id = seed.catalogue.zones[0]["id"].clone();
+    let cloud = Cloud::with(seed, json!({"zones": [id]})).await;
+    assert_eq!(condition(&cloud, "ZoneReady").reason, "ZoneDisabled");
+
+    let mut seed = Seed::default();
+    for network in &seed.catalogue.networks {
+        seed.catalogue
+            .free_addresses
+            .insert(network["id"].as_str().expect("an id").to_owned(), 0);
+    }
+    let cloud = Cloud::with(seed, json!({})).await;
+    let found = condition(&cloud, "NetworkReady");
+    assert_eq!(found.reason, "NetworkNotDeployable");
+    assert!(found.message.contains("no free address"), "{}", found.message);
+
+    let mut seed = Seed::default();
+    for network in &mut seed.catalogue.networks {
+        network["service"] = json!([]);
+    }
+    let cloud = Cloud::with(seed, json!({"userData": "#!/bin/sh\n"})).await;
+    assert_eq!(condition(&cloud, "NetworkReady").reason, "UserDataServiceMissing");
+}
+
+#[tokio::test]
+async fn wrong_keys_are_told_on_the_class() {
+    let cloud = Cloud::start().await;
+    // What was resolved before serves on for a while; a fresh process depends on the keys at once.
+    let fresh = cloud.new_provider().await;
+    cloud
+        .simulator
+        .operate(|operator| operator.set_secret(seed::ACCOUNT, "revoked"));
+    fresh.reconcile_class("default").await.expect("reconciled");
+    let found = condition(&cloud, "CredentialsReady");
+    assert_eq!((found.is_false(), found.reason.as_str()), (true, "Unauthorized"));
+    assert!(
+        found
+            .message
+            .contains("check the key, the secret and this machine's clock"),
+        "{}",
+        found.message
+    );
+}
+
+#[tokio::test]
+async fn an_outage_changes_nothing_for_five_minutes_and_is_unknown_then() {
+    let cloud = Cloud::start().await;
+    let fresh = cloud.new_provider().await;
+    cloud.simulator.inject(Fault::everything(FaultKind::Page(503)));
+    fresh.reconcile_class("default").await.expect("reconciled");
+    cloud.pass(Duration::from_secs(200)).await;
+    fresh.reconcile_class("default").await.expect("reconciled");
+    assert!(cloud.class().is_ready(), "what was known holds");
+    cloud.pass(Duration::from_secs(200)).await;
+    fresh.reconcile_class("default").await.expect("reconciled");
+    let found = condition(&cloud, "ZoneReady");
+    assert!(found.is_unknown());
+    assert_eq!(found.reason, "CloudStackUnavailable");
+    cloud.simulator.heal();
+    fresh.reconcile_class("default").await.expect("reconciled");
+    assert!(cloud.class().is_ready(), "it heals by itself");
+}
+
+#[tokio::test]
+async fn an_unreachable_server_and_a_foreign_page_have_sentences_of_their_own() {
+    let cloud = Cloud::without_class(Seed::default(), STEP, |_| {}).await;
+    let nobody = Keys {
+        url: "http://127.0.0.1:9/client/api".parse().expect("a URL"),
+        ..cloud.simulator.keys(seed::ACCOUNT)
+    };
+    let client = |keys: Keys| {
+        Client::new(
+            cloud.clock.clock(),
+            cloud.settings.http.clone(),
+            keys,
+            Default::default(),
+            ApiMetrics::new(),
+        )
+        .expect("a client")
+    };
+    let error = client(nobody)
+        .call(&Request::new("listZones"), Priority::Discovery)
+        .await
+        .expect_err("nobody listens");
+    assert!(
+        matches!(error, ApiError::NotSent(_)) && error.to_string().starts_with("CloudStack cannot be reached"),
+        "{error}"
+    );
+    cloud.simulator.inject(Fault::everything(FaultKind::Page(200)));
+    let error = client(cloud.simulator.keys(seed::ACCOUNT))
+        .call(&Request::new("listZones"), Priority::Discovery)
+        .await
+        .expect_err("not CloudStack");
+    assert!(error.to_string().contains("check CLOUDSTACK_API_URL"), "{error}");
+}

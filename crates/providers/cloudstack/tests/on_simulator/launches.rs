@@ -1,0 +1,434 @@
+//! What is launched, and what becomes of launches that fail.
+
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Event;
+use karpenter_api::labels::INSTANCE_TYPE;
+use karpenter_cloud::{CloudError, CloudProvider, LaunchEffect, conformance::Environment};
+use karpenter_cloudstack::{
+    settings::Switch,
+    sim::{Fault, FaultKind, MachineState, Seed, seed},
+    tasks::sweep::Memory,
+};
+use serde_json::json;
+
+use crate::environment::{Cloud, STEP, claim, class, foreign, pool};
+
+fn deploys(cloud: &Cloud) -> Vec<karpenter_cloudstack::sim::Call> {
+    cloud
+        .simulator
+        .calls()
+        .into_iter()
+        .filter(|call| call.command == "deployVirtualMachine")
+        .collect()
+}
+
+fn has_event(cloud: &Cloud, reason: &str) -> bool {
+    let core = cloud
+        .sandbox
+        .objects()
+        .list::<Event>("")
+        .into_iter()
+        .any(|event| event.reason.as_deref() == Some(reason));
+    let events = cloud.sandbox.objects().list::<k8s_openapi::api::events::v1::Event>("");
+    core || events.into_iter().any(|event| event.reason.as_deref() == Some(reason))
+}
+
+async fn availability(cloud: &Cloud, name: &str) -> Vec<bool> {
+    let types = cloud.provider.instance_types(&pool()).await.expect("types");
+    let own = types.iter().find(|own| own.name == name).expect("the type");
+    own.offerings.iter().map(|offering| offering.available).collect()
+}
+
+#[tokio::test]
+async fn the_cheapest_type_that_holds_the_requests_is_launched() {
+    let cloud = Cloud::start().await;
+    let instance = cloud
+        .provider
+        .create(&claim(1, "6", json!([])))
+        .await
+        .expect("launched");
+    assert_eq!(instance.labels[INSTANCE_TYPE], "xlarge");
+    assert_eq!(cloud.live()[0].cpu, 8);
+}
+
+#[tokio::test]
+async fn a_launch_without_capacity_goes_on_with_the_next_type_under_another_name() {
+    let cloud = Cloud::start().await;
+    let text = "No destination found for a deployment for VM instance".to_owned();
+    cloud
+        .simulator
+        .inject(Fault::new("deployVirtualMachine", FaultKind::FailJob(533, text)).times(1));
+    let zone = json!([{"key": "topology.kubernetes.io/zone", "operator": "In", "values": ["zone-1"]}]);
+    let instance = cloud.provider.create(&claim(1, "500m", zone)).await.expect("launched");
+    assert_eq!(instance.labels[INSTANCE_TYPE], "medium");
+    let machines = cloud.simulator.machines_ever();
+    let names: Vec<&str> = machines.iter().map(|own| own.name.as_str()).collect();
+    assert_eq!(names, ["karpenter-default-00001", "karpenter-default-00001-2"]);
+    cloud.pass(Duration::from_secs(10)).await;
+    assert_eq!(cloud.live().len(), 1, "the failed record is destroyed");
+    assert!(
+        availability(&cloud, "small").await.contains(&false),
+        "what was refused is not offered"
+    );
+    cloud.pass(Duration::from_secs(181)).await;
+    assert!(
+        !availability(&cloud, "small").await.contains(&false),
+        "it is offered again after three minutes"
+    );
+}
+
+#[tokio::test]
+async fn a_cpu_quota_hides_what_needs_as_much_and_leaves_the_smaller() {
+    let cloud = Cloud::without_class(Seed::default(), STEP, |settings| settings.quota_preflight = Switch::Off).await;
+    cloud.apply_class(json!({})).await;
+    cloud
+        .simulator
+        .operate(|operator| operator.limit(seed::ACCOUNT, "cpu", 4));
+    let large = json!([{"key": INSTANCE_TYPE, "operator": "In", "values": ["xlarge"]}]);
+    let error = cloud
+        .provider
+        .create(&claim(1, "1", large))
+        .await
+        .expect_err("above the quota");
+    assert_eq!(error.launch_effect(), LaunchEffect::DeleteForCapacity);
+    assert!(
+        error
+            .to_string()
+            .contains("the quota of cpu is reached; raise the limit"),
+        "{error}"
+    );
+    assert!(!availability(&cloud, "2xlarge").await.contains(&true));
+    assert!(availability(&cloud, "large").await.contains(&true));
+    cloud
+        .provider
+        .create(&claim(2, "1", json!([])))
+        .await
+        .expect("a smaller one fits");
+}
+
+#[tokio::test]
+async fn the_quota_is_known_before_it_is_run_into() {
+    let cloud = Cloud::start().await;
+    cloud
+        .simulator
+        .operate(|operator| operator.limit(seed::ACCOUNT, "cpu", 4));
+    assert!(!availability(&cloud, "xlarge").await.contains(&true));
+    assert!(availability(&cloud, "large").await.contains(&true));
+}
+
+#[tokio::test]
+async fn a_used_up_number_of_machines_ends_the_launch_and_is_told() {
+    let cloud = Cloud::without_class(Seed::default(), STEP, |settings| settings.quota_preflight = Switch::Off).await;
+    cloud.apply_class(json!({})).await;
+    cloud
+        .simulator
+        .operate(|operator| operator.limit(seed::ACCOUNT, "user_vm", 0));
+    let error = cloud
+        .provider
+        .create(&claim(1, "1", json!([])))
+        .await
+        .expect_err("above the quota");
+    assert_eq!(error.launch_effect(), LaunchEffect::DeleteForCapacity);
+    assert_eq!(deploys(&cloud).len(), 1, "nothing else would help");
+    assert!(has_event(&cloud, "QuotaExceeded"));
+}
+
+#[tokio::test]
+async fn a_name_that_something_else_holds_is_passed_over() {
+    let cloud = Cloud::start().await;
+    let mut other = foreign(&cloud.simulator, "22222222-2222-4333-8444-555555555555");
+    other.name = "karpenter-default-00001".to_owned();
+    let launched = cloud
+        .provider
+        .create(&claim(2, "1", json!([])))
+        .await
+        .expect("launched");
+    let id = launched.provider_id.rsplit('/').next().expect("an id").to_owned();
+    other.nics = cloud
+        .simulator
+        .machines()
+        .into_iter()
+        .find(|own| own.id == id)
+        .expect("it exists")
+        .nics;
+    let zone = json!([{"key": "karpenter.k8s.cloudstack/zone-id", "operator": "In", "values": [launched.labels["karpenter.k8s.cloudstack/zone-id"]]}]);
+    cloud.simulator.operate(|operator| operator.add_machine(other));
+    cloud.provider.create(&claim(1, "1", zone)).await.expect("launched");
+    let names: Vec<String> = cloud.live().into_iter().map(|own| own.name).collect();
+    assert!(names.contains(&"karpenter-default-00001-2".to_owned()), "{names:?}");
+    assert!(
+        names.contains(&"karpenter-default-00001".to_owned()),
+        "the foreign one is left alone"
+    );
+}
+
+#[tokio::test]
+async fn a_destroyed_machine_keeps_its_name_and_the_next_attempt_takes_another() {
+    let cloud = Cloud::start().await;
+    let claim = claim(1, "1", json!([]));
+    let first = cloud.provider.create(&claim).await.expect("launched");
+    let id = first.provider_id.rsplit('/').next().expect("an id").to_owned();
+    cloud.simulator.operate(|operator| {
+        let machine = operator.machine(&id).expect("it exists");
+        machine.state = MachineState::Destroyed;
+    });
+    cloud.provider.create(&claim).await.expect("launched again");
+    assert_eq!(cloud.live()[0].name, "karpenter-default-00001-2");
+}
+
+#[tokio::test]
+async fn a_slow_start_is_a_launch_and_its_late_failure_ends_the_claim() {
+    let mut seed = Seed::default();
+    seed.settings.latency.start = Duration::from_secs(900);
+    let cloud = Cloud::with(seed, json!({})).await;
+    let text = "No destination found for a deployment".to_owned();
+    cloud
+        .simulator
+        .inject(Fault::new("deployVirtualMachine", FaultKind::FailJob(533, text)).times(1));
+    let claim = cloud.launch(&claim(1, "1", json!([]))).await;
+    let name = claim.metadata.name.clone().expect("a name");
+    assert!(claim.provider_id().is_some(), "launched before its job ended");
+    let mut memory = Memory::default();
+    cloud.provider.sweep(&mut memory).await.expect("a sweep");
+    assert!(cloud.claim_exists(&name), "it is still starting");
+    cloud.pass(Duration::from_secs(900)).await;
+    cloud.provider.sweep(&mut memory).await.expect("a sweep");
+    assert!(!cloud.claim_exists(&name), "one look later the claim is gone");
+    assert!(has_event(&cloud, "LaunchFailed"));
+}
+
+#[tokio::test]
+async fn long_user_data_travels_compressed() {
+    let script = "echo some words that repeat\n".repeat(2000);
+    let cloud = Cloud::with(Seed::default(), json!({"userData": script})).await;
+    cloud
+        .provider
+        .create(&claim(1, "1", json!([])))
+        .await
+        .expect("launched");
+    let sent = &deploys(&cloud)[0].params["userdata"];
+    assert!(
+        sent.starts_with("H4sI") && sent.len() < 32768,
+        "{} characters",
+        sent.len()
+    );
+}
+
+#[tokio::test]
+async fn user_data_beyond_every_limit_is_refused_before_anything_is_launched() {
+    let noise: String = (0..900_000u32)
+        .map(|own| char::from(b'!' + (own.wrapping_mul(2_654_435_761) >> 25) as u8 % 90))
+        .collect();
+    let cloud = Cloud::with(
+        Seed::default(),
+        json!({"userData": noise, "userDataCompression": "None"}),
+    )
+    .await;
+    let class = cloud.class();
+    let condition = class
+        .status
+        .expect("a status")
+        .conditions
+        .into_iter()
+        .find(|own| own.type_ == "BootstrapReady")
+        .expect("there");
+    assert_eq!(condition.reason, "UserDataTooLong");
+    let error = cloud
+        .provider
+        .create(&claim(1, "1", json!([])))
+        .await
+        .expect_err("not ready");
+    assert_eq!(error.launch_effect(), LaunchEffect::DeleteForNodeClass);
+    assert!(deploys(&cloud).is_empty());
+}
+
+#[tokio::test]
+async fn a_basic_zone_is_not_told_its_network() {
+    let mut seed = Seed::default();
+    for zone in &mut seed.catalogue.zones {
+        zone["networktype"] = json!("Basic");
+    }
+    let cloud = Cloud::with(seed, json!({})).await;
+    cloud
+        .provider
+        .create(&claim(1, "1", json!([])))
+        .await
+        .expect("launched");
+    assert!(!deploys(&cloud)[0].params.contains_key("networkids"));
+}
+
+#[tokio::test]
+async fn a_lease_is_declined() {
+    let mut seed = Seed::default();
+    seed.settings.leases = true;
+    let cloud = Cloud::with(seed, json!({})).await;
+    cloud
+        .provider
+        .create(&claim(1, "1", json!([])))
+        .await
+        .expect("launched");
+    assert_eq!(deploys(&cloud)[0].params["leaseduration"], "-1");
+}
+
+#[tokio::test]
+async fn a_custom_offering_is_told_only_what_it_leaves_open() {
+    let mut seed = Seed::default();
+    let mut custom = seed::custom_offering("flexible");
+    custom["cpuspeed"] = json!(1500);
+    custom["serviceofferingdetails"] =
+        json!({"mincpunumber": "1", "maxcpunumber": "8", "minmemory": "512", "maxmemory": "16384"});
+    seed.catalogue.offerings = vec![custom];
+    let shapes = json!([{"cpu": [2, 4, 16], "memoryMiB": [4096, 6144]}]);
+    let cloud = Cloud::with(seed, json!({"customOfferings": shapes})).await;
+    let types = cloud.provider.instance_types(&pool()).await.expect("types");
+    let names: Vec<&str> = types.iter().map(|own| own.name.as_str()).collect();
+    assert_eq!(
+        names,
+        ["flexible-2c-4g", "flexible-2c-6g", "flexible-4c-4g", "flexible-4c-6g"]
+    );
+    let claim = claim(1, "3", json!([]));
+    let instance = cloud.provider.create(&claim).await.expect("launched");
+    assert_eq!(instance.labels[INSTANCE_TYPE], "flexible-4c-4g");
+    let sent = &deploys(&cloud)[0].params;
+    assert_eq!(
+        (
+            sent["details[0].cpuNumber"].as_str(),
+            sent["details[0].memory"].as_str()
+        ),
+        ("4", "4096")
+    );
+    assert!(!sent.contains_key("details[0].cpuSpeed"));
+    let read = cloud
+        .new_provider()
+        .await
+        .get(&instance.provider_id)
+        .await
+        .expect("it exists");
+    assert_eq!(read.labels[INSTANCE_TYPE], "flexible-4c-4g");
+}
+
+#[tokio::test]
+async fn a_record_that_a_refused_deploy_leaves_is_destroyed() {
+    let cloud = Cloud::with(Seed::default(), json!({"extraConfig": "%3Cx%2F%3E"})).await;
+    let error = cloud
+        .provider
+        .create(&claim(1, "1", json!([])))
+        .await
+        .expect_err("refused");
+    let LaunchEffect::Retry { reason, message, .. } = error.launch_effect() else {
+        panic!("{error}")
+    };
+    assert_eq!(reason, "InvalidLaunchConfiguration");
+    assert!(message.contains("extraconfig"), "{message}");
+    cloud.pass(Duration::from_secs(10)).await;
+    assert!(cloud.live().is_empty(), "no record stays behind");
+}
+
+#[tokio::test]
+async fn an_exhausted_network_is_found_out_and_avoided() {
+    let cloud = Cloud::start().await;
+    cloud
+        .provider
+        .instance_types(&pool())
+        .await
+        .expect("the caches are warm");
+    let networks: Vec<String> = cloud.simulator.operate(|operator| {
+        let ids: Vec<String> = operator
+            .catalogue()
+            .networks
+            .iter()
+            .map(|own| own["id"].as_str().unwrap_or_default().to_owned())
+            .collect();
+        for id in &ids {
+            operator.catalogue().free_addresses.insert(id.clone(), 0);
+        }
+        ids
+    });
+    assert_eq!(networks.len(), 2);
+    let error = cloud
+        .provider
+        .create(&claim(1, "1", json!([])))
+        .await
+        .expect_err("no address");
+    assert_eq!(error.launch_effect(), LaunchEffect::DeleteForCapacity);
+    assert!(error.to_string().contains("has no free address; enlarge it"), "{error}");
+    cloud.pass(Duration::from_secs(10)).await;
+    assert!(cloud.live().is_empty());
+}
+
+#[tokio::test]
+async fn a_restart_of_the_server_relaunches_and_leaves_nothing() {
+    let mut seed = Seed::default();
+    seed.settings.latency.start = Duration::from_secs(60);
+    let cloud = Cloud::with(seed, json!({})).await;
+    let provider = cloud.provider.clone();
+    let launch = tokio::spawn(async move { provider.create(&claim(1, "1", json!([]))).await });
+    while cloud.live().is_empty() {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    cloud.simulator.operate(|operator| operator.restart_management_server());
+    let instance = launch.await.expect("no panic").expect("launched");
+    cloud.pass(Duration::from_secs(20)).await;
+    let live = cloud.live();
+    assert_eq!(live.len(), 1);
+    assert!(instance.provider_id.ends_with(&live[0].id));
+}
+
+#[tokio::test]
+async fn a_machine_of_a_project_is_seen_and_goes() {
+    let mut seed = Seed::default();
+    for network in &mut seed.catalogue.networks {
+        network["acltype"] = json!("Domain");
+    }
+    let cloud = Cloud::with(seed, json!({"project": "team-a"})).await;
+    let mut claim = claim(1, "1", json!([]));
+    let instance = cloud.provider.create(&claim).await.expect("launched");
+    assert!(cloud.live()[0].project.is_some());
+    instance.apply_to(&mut claim);
+    assert!(cloud.provider.get(&instance.provider_id).await.is_ok(), "seen by id");
+    assert_eq!(cloud.provider.list().await.expect("a list").len(), 1);
+    for _ in 0..20 {
+        if cloud
+            .provider
+            .delete(&claim)
+            .await
+            .is_ok_and(|own| own == karpenter_cloud::Deletion::Gone)
+        {
+            break;
+        }
+        cloud.pass(Duration::from_secs(5)).await;
+    }
+    assert!(cloud.live().is_empty());
+}
+
+#[tokio::test]
+async fn a_class_that_changed_since_it_was_looked_at_launches_nothing() {
+    let cloud = Cloud::start().await;
+    cloud
+        .sandbox
+        .apply(&class(json!({"rootDiskSize": 50})).to_string())
+        .expect("accepted");
+    let error = cloud
+        .provider
+        .create(&claim(1, "1", json!([])))
+        .await
+        .expect_err("stale");
+    assert!(matches!(error, CloudError::NodeClassNotReady { .. }), "{error}");
+}
+
+#[tokio::test]
+async fn machines_of_a_managed_group_are_spread_over_groups_of_limited_size() {
+    let managed = json!({"managed": {"type": "host anti-affinity", "maxSize": 2}});
+    let cloud = Cloud::with(Seed::default(), json!({"affinityGroups": managed})).await;
+    for number in 1..=3 {
+        cloud
+            .provider
+            .create(&claim(number, "1", json!([])))
+            .await
+            .expect("launched");
+    }
+    let mut groups = cloud.simulator.affinity_groups();
+    groups.sort();
+    assert_eq!(groups, ["karpenter-blue-default", "karpenter-blue-default-2"]);
+}

@@ -1,0 +1,325 @@
+//! Machines after their launch: termination, tags, disks, stops, identity, garbage.
+
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Node;
+use karpenter_api::NodeClaim;
+use karpenter_cloud::{CloudProvider, Deletion, conformance::Environment};
+use karpenter_cloudstack::{
+    CloudStackNodeClass,
+    sim::{Fault, FaultKind, MachineState, Seed},
+    tasks::sweep::Memory,
+};
+use serde_json::json;
+
+use crate::environment::{Cloud, claim};
+
+async fn terminate(cloud: &Cloud, claim: &NodeClaim) {
+    for _ in 0..40 {
+        if cloud
+            .provider
+            .delete(claim)
+            .await
+            .is_ok_and(|own| own == Deletion::Gone)
+        {
+            return;
+        }
+        cloud.pass(Duration::from_secs(5)).await;
+    }
+    panic!("it never went");
+}
+
+#[tokio::test]
+async fn where_expunging_is_denied_machines_are_destroyed_only_and_that_is_remembered() {
+    let cloud = Cloud::with(Seed::default(), json!({"expunge": "Always"})).await;
+    let first = cloud.launch(&claim(1, "1", json!([]))).await;
+    let second = cloud.launch(&claim(2, "1", json!([]))).await;
+    terminate(&cloud, &first).await;
+    terminate(&cloud, &second).await;
+    let destroys: Vec<bool> = cloud
+        .simulator
+        .calls()
+        .iter()
+        .filter(|call| call.command == "destroyVirtualMachine")
+        .map(|call| call.params.contains_key("expunge"))
+        .collect();
+    assert_eq!(destroys, [true, false, false], "asked once, then known");
+}
+
+#[tokio::test]
+async fn a_protected_machine_is_told_about_and_left_in_peace() {
+    let cloud = Cloud::start().await;
+    let claim = cloud.launch(&claim(1, "1", json!([]))).await;
+    let id = cloud.live()[0].id.clone();
+    cloud
+        .simulator
+        .operate(|operator| operator.machine(&id).expect("it exists").delete_protection = true);
+    assert_eq!(
+        cloud.provider.delete(&claim).await.expect("accepted"),
+        Deletion::InProgress
+    );
+    cloud.pass(Duration::from_secs(5)).await;
+    for _ in 0..5 {
+        let error = cloud.provider.delete(&claim).await.expect_err("protected");
+        assert!(
+            error.to_string().contains("has delete protection; turn it off"),
+            "{error}"
+        );
+    }
+    assert_eq!(cloud.calls("destroyVirtualMachine"), 1, "no hot loop");
+    assert_eq!(cloud.live().len(), 1);
+}
+
+#[tokio::test]
+async fn our_own_disks_go_with_the_machine_and_volumes_of_pods_stay() {
+    let cloud = Cloud::with(
+        Seed::default(),
+        json!({"dataDisks": [{"offering": "data-10"}, {"offering": "data-custom", "size": 5}]}),
+    )
+    .await;
+    let claim = cloud.launch(&claim(1, "1", json!([]))).await;
+    let mut memory = Memory::default();
+    cloud.provider.sweep(&mut memory).await.expect("a sweep");
+    cloud.pass(Duration::from_secs(5)).await;
+    let id = cloud.live()[0].id.clone();
+    cloud
+        .simulator
+        .operate(|operator| operator.attach_foreign_volume(&id, "pvc-1"));
+    let claim: NodeClaim = cloud
+        .sandbox
+        .objects()
+        .get("", claim.metadata.name.as_deref().expect("a name"))
+        .expect("there");
+    terminate(&cloud, &claim).await;
+    let data: Vec<(String, Option<String>)> = cloud
+        .simulator
+        .volumes()
+        .into_iter()
+        .filter(|(name, _)| !name.starts_with("ROOT"))
+        .collect();
+    assert_eq!(data, [("pvc-1".to_owned(), None)]);
+}
+
+#[tokio::test]
+async fn a_machine_that_cannot_be_tagged_is_still_ours() {
+    let cloud = Cloud::start().await;
+    cloud.simulator.inject(Fault::new(
+        "createTags",
+        FaultKind::Refuse(530, "tags are out of order".to_owned()),
+    ));
+    let claim = cloud.launch(&claim(1, "1", json!([]))).await;
+    assert_eq!(cloud.provider.list().await.expect("a list").len(), 1);
+    cloud.provider.sweep(&mut Memory::default()).await.expect("a sweep");
+    let events = cloud.sandbox.objects().list::<k8s_openapi::api::events::v1::Event>("");
+    assert!(
+        events
+            .iter()
+            .any(|event| event.reason.as_deref() == Some("TaggingFailed"))
+    );
+    cloud.simulator.heal();
+    cloud.provider.sweep(&mut Memory::default()).await.expect("a sweep");
+    cloud.pass(Duration::from_secs(5)).await;
+    assert!(
+        cloud.live()[0]
+            .tags
+            .iter()
+            .any(|(key, _)| key == "kubernetes.io/cluster/blue")
+    );
+    terminate(&cloud, &claim).await;
+}
+
+#[tokio::test]
+async fn tags_of_the_class_are_changed_in_place_and_removed_ones_restored() {
+    let cloud = Cloud::with(Seed::default(), json!({"tags": {"team": "red", "old": "x"}})).await;
+    let claim = cloud.launch(&claim(1, "1", json!([]))).await;
+    let mut memory = Memory::default();
+    let look = async |memory: &mut Memory| {
+        cloud.provider.sweep(memory).await.expect("a sweep");
+        cloud.pass(Duration::from_secs(5)).await;
+    };
+    look(&mut memory).await;
+    look(&mut memory).await;
+    cloud.apply_class(json!({"tags": {"team": "blue"}})).await;
+    let id = cloud.live()[0].id.clone();
+    cloud.simulator.operate(|operator| {
+        let machine = operator.machine(&id).expect("it exists");
+        machine.tags.retain(|(key, _)| key != "karpenter.sh/nodepool");
+    });
+    for _ in 0..3 {
+        look(&mut memory).await;
+    }
+    let tags = cloud.live()[0].tags.clone();
+    let get = |key: &str| tags.iter().find(|(own, _)| own == key).map(|(_, value)| value.as_str());
+    assert_eq!(
+        (get("team"), get("old"), get("karpenter.sh/nodepool")),
+        (Some("blue"), None, Some("default"))
+    );
+    assert_eq!(
+        cloud.provider.is_drifted(&claim).await.expect("readable"),
+        None,
+        "tags are never drift"
+    );
+}
+
+#[tokio::test]
+async fn a_list_is_complete_however_small_the_servers_pages_are() {
+    let mut seed = Seed::default();
+    seed.settings.page_size = 2;
+    seed.settings.unlimited_pages = false;
+    let cloud = Cloud::with(seed, json!({})).await;
+    for number in 1..=5 {
+        cloud
+            .provider
+            .create(&claim(number, "1", json!([])))
+            .await
+            .expect("launched");
+    }
+    assert_eq!(cloud.provider.list().await.expect("a list").len(), 5);
+}
+
+#[tokio::test]
+async fn a_young_process_that_sees_no_claims_deletes_nothing() {
+    let cloud = Cloud::start().await;
+    for number in 1..=3 {
+        cloud
+            .provider
+            .create(&claim(number, "1", json!([])))
+            .await
+            .expect("launched");
+    }
+    let fresh = cloud.new_provider().await;
+    cloud.collect(&fresh, 2).await;
+    assert_eq!(cloud.live().len(), 3, "not within two minutes");
+    cloud.pass(Duration::from_secs(120)).await;
+    cloud.collect(&fresh, 3).await;
+    assert!(cloud.live().is_empty(), "then they are orphans");
+}
+
+#[tokio::test]
+async fn a_second_machine_of_a_claim_is_destroyed() {
+    let mut seed = Seed::default();
+    seed.settings.name_race = true;
+    let cloud = Cloud::with(seed, json!({})).await;
+    let stored = cloud.stored(&claim(1, "1", json!([])));
+    cloud.provider.create(&stored).await.expect("launched");
+    let mut twin = cloud.live()[0].clone();
+    twin.id = "33333333-2222-4333-8444-555555555555".to_owned();
+    twin.created += jiff::SignedDuration::from_secs(1);
+    cloud.simulator.operate(|operator| operator.add_machine(twin.clone()));
+    cloud.collect(&cloud.provider, 3).await;
+    let left: Vec<String> = cloud.live().into_iter().map(|own| own.id).collect();
+    assert_eq!(left.len(), 1);
+    assert_ne!(left[0], twin.id, "the older one stays");
+}
+
+#[tokio::test]
+async fn a_stopped_machine_is_replaced_after_its_grace() {
+    let cloud = Cloud::start().await;
+    let claim = cloud.launch(&claim(1, "1", json!([]))).await;
+    let name = claim.metadata.name.clone().expect("a name");
+    let id = cloud.live()[0].id.clone();
+    cloud.simulator.operate(|operator| operator.power_off(&id));
+    let mut memory = Memory::default();
+    cloud.provider.sweep(&mut memory).await.expect("a sweep");
+    cloud.pass(Duration::from_secs(240)).await;
+    cloud.provider.sweep(&mut memory).await.expect("a sweep");
+    assert!(cloud.claim_exists(&name));
+    cloud.pass(Duration::from_secs(120)).await;
+    cloud.provider.sweep(&mut memory).await.expect("a sweep");
+    assert!(!cloud.claim_exists(&name));
+}
+
+#[tokio::test]
+async fn a_stopped_machine_is_restarted_three_times_an_hour_where_the_class_says_so() {
+    let cloud = Cloud::with(Seed::default(), json!({"stoppedInstancePolicy": "Restart"})).await;
+    let claim = cloud.launch(&claim(1, "1", json!([]))).await;
+    let name = claim.metadata.name.clone().expect("a name");
+    let id = cloud.live()[0].id.clone();
+    let mut memory = Memory::default();
+    for round in 1..=4 {
+        cloud.simulator.operate(|operator| operator.power_off(&id));
+        cloud.provider.sweep(&mut memory).await.expect("a sweep");
+        cloud.pass(Duration::from_secs(301)).await;
+        cloud.provider.sweep(&mut memory).await.expect("a sweep");
+        cloud.pass(Duration::from_secs(30)).await;
+        assert_eq!(cloud.claim_exists(&name), round < 4, "round {round}");
+    }
+    assert_eq!(cloud.calls("startVirtualMachine"), 3);
+}
+
+#[tokio::test]
+async fn a_node_with_another_form_of_the_provider_id_is_recognised() {
+    let cloud = Cloud::start().await;
+    let claim = cloud.launch(&claim(1, "1", json!([]))).await;
+    let id = cloud.live()[0].id.clone();
+    let node: Node = serde_json::from_value(
+        json!({"metadata": {"name": "n"}, "spec": {"providerID": format!("cloudstack:///{id}")}}),
+    )
+    .expect("a Node");
+    cloud.sandbox.objects().create(&node).expect("accepted");
+    cloud.provider.identify_nodes().await.expect("a look");
+    let claim: NodeClaim = cloud
+        .sandbox
+        .objects()
+        .get("", claim.metadata.name.as_deref().expect("a name"))
+        .expect("there");
+    assert_eq!(claim.provider_id(), Some(format!("cloudstack:///{id}").as_str()));
+    let listed = cloud.provider.list().await.expect("a list");
+    assert_eq!(
+        Some(listed[0].provider_id.as_str()),
+        claim.provider_id(),
+        "core compares whole strings"
+    );
+}
+
+#[tokio::test]
+async fn a_class_in_use_is_not_deleted_before_its_last_claim() {
+    let cloud = Cloud::with(Seed::default(), json!({"affinityGroups": {"managed": {}}})).await;
+    let claim = cloud.launch(&claim(1, "1", json!([]))).await;
+    let objects = cloud.sandbox.objects();
+    objects
+        .delete::<CloudStackNodeClass>("", "default", &Default::default())
+        .expect("accepted");
+    cloud.provider.reconcile_class("default").await.expect("reconciled");
+    assert!(
+        objects.get::<CloudStackNodeClass>("", "default").is_some(),
+        "a claim uses it"
+    );
+    terminate(&cloud, &claim).await;
+    objects
+        .delete::<NodeClaim>("", claim.metadata.name.as_deref().expect("a name"), &Default::default())
+        .expect("accepted");
+    let id = cloud.simulator.machines()[0].id.clone();
+    cloud.simulator.operate(|operator| operator.expunge(&id));
+    cloud.provider.reconcile_class("default").await.expect("reconciled");
+    assert!(objects.get::<CloudStackNodeClass>("", "default").is_none());
+    cloud.pass(Duration::from_secs(5)).await;
+    assert!(
+        cloud.simulator.affinity_groups().is_empty(),
+        "the managed group goes with it"
+    );
+}
+
+#[tokio::test]
+async fn a_failed_record_without_a_launch_is_cleaned_up() {
+    let cloud = Cloud::start().await;
+    cloud
+        .provider
+        .create(&claim(1, "1", json!([])))
+        .await
+        .expect("launched");
+    let id = cloud.live()[0].id.clone();
+    cloud
+        .simulator
+        .operate(|operator| operator.machine(&id).expect("it exists").state = MachineState::Error);
+    let fresh = cloud.new_provider().await;
+    cloud.pass(Duration::from_secs(130)).await;
+    cloud.collect(&fresh, 1).await;
+    assert!(
+        cloud
+            .simulator
+            .machines()
+            .iter()
+            .all(|own| own.state == MachineState::Expunging)
+    );
+}

@@ -1,0 +1,222 @@
+//! The client on the wire: signatures, clocks, pages, throttling, lost servers.
+
+use std::time::Duration;
+
+use jiff::SignedDuration;
+use karpenter_cloud::{
+    clock::{Clock, ManualClock},
+    http::Redactor,
+};
+use karpenter_cloudstack::{
+    ProviderSettings,
+    client::{ApiError, Class, Client, Keys, Priority, Request, metrics::ApiMetrics, model::Zone},
+    credentials,
+    settings::Switch,
+    sim::{Fault, FaultKind, Seed, Settings, Simulator, seed},
+};
+
+struct Wire {
+    simulator: Simulator,
+    clock: ManualClock,
+}
+
+impl Wire {
+    async fn start(change: impl FnOnce(&mut Settings)) -> Self {
+        let clock = ManualClock::starting_at("2026-01-01T00:00:00Z".parse().expect("a moment"));
+        let mut seed = Seed::default();
+        change(&mut seed.settings);
+        let simulator = Simulator::start(clock.clock(), seed).await.expect("a free port");
+        let ticking = clock.clone();
+        tokio::spawn(async move {
+            loop {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+                ticking.advance(Duration::from_millis(50));
+            }
+        });
+        Self { simulator, clock }
+    }
+
+    fn client(&self) -> Client {
+        self.client_of(self.simulator.keys(seed::ACCOUNT), self.clock.clock())
+    }
+
+    fn client_of(&self, keys: Keys, clock: Clock) -> Client {
+        let mut http = ProviderSettings::new("blue").http;
+        http.rate.per_second = 1000.0;
+        Client::new(clock, http, keys, Redactor::default(), ApiMetrics::new()).expect("a client")
+    }
+
+    fn statuses(&self) -> Vec<u16> {
+        self.simulator.calls().iter().map(|call| call.status).collect()
+    }
+}
+
+async fn zones(client: &Client) -> Result<Vec<Zone>, ApiError> {
+    client
+        .list(&Request::new("listZones"), "zone", Priority::Discovery)
+        .await
+}
+
+#[tokio::test]
+async fn a_wrong_secret_is_refused_and_not_mistaken_for_a_wrong_clock() {
+    let wire = Wire::start(|_| {}).await;
+    let client = wire.client();
+    assert_eq!(zones(&client).await.expect("signed").len(), 2);
+    wire.simulator
+        .operate(|operator| operator.set_secret(seed::ACCOUNT, "changed"));
+    let error = zones(&client).await.expect_err("a wrong secret");
+    assert_eq!(error.class(), Some(&Class::Auth));
+}
+
+#[tokio::test]
+async fn a_slow_clock_is_learned_without_a_date_header() {
+    let wire = Wire::start(|settings| settings.clock_ahead = SignedDuration::from_mins(20)).await;
+    let client = wire.client();
+    assert_eq!(zones(&client).await.expect("it goes without expiry").len(), 2);
+    // A job tells the server's time.
+    let tags = Request::new("createTags")
+        .with("resourcetype", "UserVm")
+        .with("resourceids", "x");
+    let job = client.call(&tags, Priority::Launch).await.expect("accepted");
+    let job = job.text("jobid").expect("a job").to_owned();
+    while client
+        .job(&job, Priority::Launch)
+        .await
+        .expect("a job")
+        .completed
+        .is_none()
+    {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    zones(&client).await.expect("signed with an expiry again");
+}
+
+#[tokio::test]
+async fn a_fast_clock_is_learned_from_a_date_header_under_enforcement() {
+    let wire = Wire::start(|settings| {
+        settings.enforce_post_and_timestamps = true;
+        settings.date_header = true;
+        settings.clock_ahead = SignedDuration::from_mins(-20);
+    })
+    .await;
+    let client = wire.client();
+    assert_eq!(zones(&client).await.expect("the second try counts").len(), 2);
+    zones(&client).await.expect("learned");
+    assert_eq!(wire.statuses(), [401, 200, 200]);
+}
+
+#[tokio::test]
+async fn a_throttled_request_waits_as_long_as_the_server_says() {
+    let wire = Wire::start(|settings| settings.throttling = Some((Duration::from_secs(1), 4))).await;
+    let client = wire.client();
+    for _ in 0..3 {
+        zones(&client).await.expect("in the end");
+    }
+    let calls = wire.simulator.calls();
+    let refused = calls
+        .iter()
+        .position(|call| call.status == 429)
+        .expect("the third is too much");
+    let waited = calls[refused + 1].at.duration_since(calls[refused].at);
+    assert!(waited >= SignedDuration::from_millis(100), "{waited}");
+    assert_eq!(calls[refused + 1].status, 200, "one wait is enough");
+}
+
+#[tokio::test]
+async fn an_announced_limit_slows_the_client_down() {
+    let wire = Wire::start(|settings| settings.throttling = Some((Duration::from_secs(1), 10))).await;
+    let client = wire.client();
+    client.capabilities().await.expect("an answer");
+    for _ in 0..12 {
+        zones(&client).await.expect("an answer");
+    }
+    let throttled = wire.statuses().iter().filter(|status| **status == 429).count();
+    assert!(throttled <= 1, "{throttled} requests were throttled");
+}
+
+#[tokio::test]
+async fn a_server_with_small_pages_is_listed_completely() {
+    let wire = Wire::start(|settings| {
+        settings.page_size = 1;
+        settings.unlimited_pages = false;
+    })
+    .await;
+    let client = wire.client();
+    assert_eq!(zones(&client).await.expect("a list").len(), 2);
+    let before = wire.simulator.calls().len();
+    zones(&client).await.expect("a list");
+    let sizes: Vec<String> = wire.simulator.calls()[before..]
+        .iter()
+        .map(|call| call.params["pagesize"].clone())
+        .collect();
+    assert_eq!(sizes, ["-1", "1", "1", "1"], "the page size is remembered");
+}
+
+#[tokio::test]
+async fn reads_are_repeated_and_changes_are_not() {
+    let wire = Wire::start(|_| {}).await;
+    let client = wire.client();
+    wire.simulator
+        .inject(Fault::everything(FaultKind::ResetBefore).times(2));
+    zones(&client).await.expect("the third try");
+    wire.simulator.inject(Fault::everything(FaultKind::LoseAnswer).times(1));
+    let tags = Request::new("createTags")
+        .with("resourcetype", "UserVm")
+        .with("resourceids", "x");
+    let error = client.call(&tags, Priority::Launch).await.expect_err("no answer");
+    assert!(matches!(error, ApiError::Unknown(_)), "{error}");
+    let sent = wire
+        .simulator
+        .calls()
+        .iter()
+        .filter(|call| call.command == "createTags")
+        .count();
+    assert_eq!(sent, 1);
+}
+
+#[tokio::test]
+async fn a_command_that_is_missing_or_forbidden_is_told_from_wrong_keys() {
+    let wire = Wire::start(|_| {}).await;
+    let client = wire.client();
+    for (command, class) in [
+        ("listHosts", Class::Forbidden),
+        ("quotaTariffList", Class::Unsupported),
+        ("noSuchCommand", Class::Unsupported),
+    ] {
+        let error = client
+            .call(&Request::new(command), Priority::Discovery)
+            .await
+            .expect_err("refused");
+        assert_eq!(error.class(), Some(&class), "{command}");
+    }
+}
+
+#[tokio::test]
+async fn new_keys_are_tried_before_they_are_used() {
+    let wire = Wire::start(|_| {}).await;
+    let client = wire.client();
+    let mut wrong = wire.simulator.keys(seed::ACCOUNT);
+    wrong.secret_key = "nonsense-nonsense".to_owned().into();
+    credentials::rotate(&client, wrong, Switch::Off)
+        .await
+        .expect_err("they do not work");
+    zones(&client).await.expect("the old ones stay");
+    let other = wire.simulator.keys("other");
+    let error = credentials::rotate(&client, other.clone(), Switch::Off)
+        .await
+        .expect_err("another account");
+    assert!(error.to_string().contains("CLOUDSTACK_ALLOW_ACCOUNT_CHANGE"), "{error}");
+    credentials::rotate(&client, other, Switch::On).await.expect("meant");
+}
+
+#[tokio::test]
+async fn a_form_that_is_too_large_is_our_size_error() {
+    let wire = Wire::start(|_| {}).await;
+    let request = Request::new("deployVirtualMachine").with("userdata", "x".repeat(1_100_000));
+    let error = wire
+        .client()
+        .call(&request, Priority::Launch)
+        .await
+        .expect_err("too large");
+    assert_eq!(error.class(), Some(&Class::UserDataTooLong));
+}
