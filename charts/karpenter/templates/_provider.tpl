@@ -144,6 +144,10 @@ bizflycloud-credentials
       optional: true
 {{- end }}
 {{- end }}
+{{- if $.Values.compat.provisioner.enabled }}
+- name: BIZFLY_PROVISIONER_COMPATIBILITY
+  value: "true"
+{{- end }}
 {{- include "karpenter.settingsEnv" (dict "prefix" "BIZFLY" "settings" .settings) }}
 {{- end }}
 {{- with .Values.bke }}

@@ -300,6 +300,7 @@ fn no_dead_values() -> Result<()> {
                 "bke.logEndpoint=l",
                 "bke.kubernetesVersion=v1.33.1",
                 "providerConfig.create=false",
+                "compat.provisioner.enabled=true",
             ],
         ),
     ];

@@ -91,6 +91,10 @@ fn blocks(page: &str) -> Vec<Block> {
 /// Follows a page from the root of a checkout, with `karpenter`, `helm` and `kubectl` at hand.
 async fn follow(environment: &mut Environment, name: &str) -> Result<()> {
     if name != "sandbox" {
+        if !has_provider(&environment.karpenter, name)? {
+            println!("       skipped: this build has no provider {name}");
+            return Ok(());
+        }
         crds::install(&environment.control_plane.admin().await?, &environment.karpenter).await?;
     }
     let file = format!("docs/getting-started/{name}.md");
@@ -121,6 +125,11 @@ async fn follow(environment: &mut Environment, name: &str) -> Result<()> {
         process.stop().await;
     }
     outcome
+}
+
+fn has_provider(karpenter: &Path, name: &str) -> Result<bool> {
+    let mut command = std::process::Command::new(karpenter);
+    Ok(command.args(["crds", "--provider", name]).output()?.status.success())
 }
 
 /// The controller that `helm install` would start as a pod runs beside, as a process: nothing pulls images here.

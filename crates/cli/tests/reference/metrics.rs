@@ -156,33 +156,47 @@ fn of_core() -> Vec<Metric> {
     })
 }
 
-/// Providers register with the Prometheus crate itself, which does not tell what it was given: the source does. A metric is a name, a
-/// help text and, in brackets, its labels, side by side.
+/// Providers register with the Prometheus crate itself, which does not tell what it was given: the source does. A metric is a name
+/// (whole, or what follows the prefix that the file states), a help text and, in brackets or as a constant, its labels, side by side.
 fn of_providers() -> Vec<Metric> {
-    let registration = Regex::new(r#""(karpenter_[a-z0-9_]+)",\s*"((?:[^"\\]|\\(?s:.))*)"#).unwrap();
-    let labels = Regex::new(r#"\[((?:\s*"[a-z_]+"\s*,?)*)\]"#).unwrap();
+    let prefix = Regex::new(r#""(karpenter_[a-z]+_)[{"]"#).unwrap();
+    let registration = Regex::new(r#""([a-z][a-z0-9_]+)",\s*"([A-Z](?:[^"\\]|\\(?s:.))*)""#).unwrap();
+    let listed = Regex::new(r#"\[((?:\s*"[a-z_]+"\s*,?)*)\]"#).unwrap();
+    let constant = Regex::new(r"&([A-Z][A-Z_]*)\b").unwrap();
     let label = Regex::new(r#""([a-z_]+)""#).unwrap();
     let kind = Regex::new(r"(?i)(counter|gauge|histogram)").unwrap();
     let mut metrics = Vec::new();
     for (_, code) in provider_folders().iter().flat_map(|folder| sources(folder)) {
+        let prefix = prefix.captures(&code).map(|found| found[1].to_owned());
         for found in registration.captures_iter(&code) {
+            let name = match (&prefix, found[1].starts_with("karpenter_")) {
+                (_, true) => found[1].to_owned(),
+                (Some(prefix), false) => format!("{prefix}{}", &found[1]),
+                (None, false) => continue,
+            };
             let whole = found.get(0).unwrap();
             let before = &code[floor(&code, whole.start().saturating_sub(160))..whole.start()];
             let rest = &code[whole.end()..];
             let after = &rest[..floor(rest, 300.min(rest.len()))];
             // The next registration's labels are not this one's.
-            let after = after.split("\"karpenter_").next().unwrap_or_default();
-            let named = labels
+            let after = &after[..registration.find(after).map_or(after.len(), |next| next.start())];
+            let of_constant = || {
+                let name = constant.captures(after)?[1].to_owned();
+                let declared = code.split(&format!("const {name}: [&str;")).nth(1)?;
+                Some(declared.split(';').nth(1)?.to_owned())
+            };
+            let labels = listed
                 .captures(after)
                 .map(|list| list[1].to_owned())
-                .unwrap_or_default();
+                .or_else(of_constant);
+            let labels = labels.unwrap_or_default();
             metrics.push(Metric {
-                name: found[1].to_owned(),
+                name,
                 kind: kind
                     .find_iter(before)
                     .last()
                     .map_or_else(String::new, |word| word.as_str().to_lowercase()),
-                labels: label.captures_iter(&named).map(|name| name[1].to_owned()).collect(),
+                labels: label.captures_iter(&labels).map(|name| name[1].to_owned()).collect(),
                 help: unescaped(&found[2]),
             });
         }
