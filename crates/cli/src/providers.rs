@@ -4,13 +4,14 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use clap::{Args, ValueEnum};
+use k8s_openapi::api::core::v1::Namespace;
 use karpenter_api::crd::Crd;
 use karpenter_api::labels::LabelRules;
 use karpenter_bizflycloud::BizflyCloudProvider;
 use karpenter_cloud::CloudProvider;
 use karpenter_core::clock::Clock;
 use karpenter_kwok::{Catalogue, KwokProvider};
-use kube::Client;
+use kube::{Api, Client};
 
 use crate::error::CliError;
 
@@ -87,11 +88,9 @@ impl Provider {
                 Ok(Arc::new(KwokProvider::new(client, clock, catalogue)))
             }
             Self::BizflyCloud => {
-                let settings = karpenter_bizflycloud::Settings::from_lookup(|name| std::env::var(name).ok());
+                let mut settings = karpenter_bizflycloud::Settings::from_lookup(|name| std::env::var(name).ok());
                 if settings.cluster_name.is_empty() {
-                    return Err(CliError::usage(
-                        "servers are marked with the cluster's name: set CLUSTER_NAME, or BKE_CLUSTER_ID on BizFly Kubernetes Engine",
-                    ));
+                    settings.cluster_name = cluster_uid(&client).await?;
                 }
                 Ok(Arc::new(BizflyCloudProvider::new(client, clock, settings)))
             }
@@ -105,4 +104,16 @@ impl Provider {
             Self::BizflyCloud => karpenter_bizflycloud::labels::rules(),
         }
     }
+}
+
+/// What tells a cluster from every other one: the UID of its oldest namespace.
+async fn cluster_uid(client: &Client) -> Result<String, CliError> {
+    let namespaces: Api<Namespace> = Api::all(client.clone());
+    let read = namespaces.get("kube-system").await;
+    let uid = read.ok().and_then(|namespace| namespace.metadata.uid);
+    uid.ok_or_else(|| {
+        CliError::usage(
+            "servers are marked with the cluster's name, and it can't be read from the cluster: set CLUSTER_NAME",
+        )
+    })
 }

@@ -19,7 +19,7 @@ fn karpenter(arguments: &[&str], input: &str) -> Output {
 
 #[test]
 fn the_example_becomes_manifests_that_validate() {
-    let converted = karpenter(&["convert", "-f", "examples/bizflycloud/provisioner.yaml"], "");
+    let converted = karpenter(&["convert", "-f", "examples/bizflycloud/v1alpha5/provisioner.yaml"], "");
     assert!(
         converted.status.success(),
         "{}",
