@@ -3,11 +3,13 @@
 // Every print column has a name and a path; clippy takes them for repeated attributes.
 #![allow(clippy::duplicated_attributes)]
 
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::conditions::Condition;
+use crate::conditions::{Condition, ConditionStatus};
 use crate::resources::ResourceList;
 use crate::schema;
 
@@ -147,6 +149,35 @@ pub struct CapacityBufferStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schema::conditions")]
     pub conditions: Vec<Condition>,
+}
+
+impl CapacityBuffer {
+    /// A condition as it was last written.
+    pub fn condition(&self, type_: &str) -> Option<&Condition> {
+        let conditions = &self.status.as_ref()?.conditions;
+        conditions.iter().find(|condition| condition.type_ == type_)
+    }
+
+    /// Sets a condition at the buffer's generation; its time changes only with its status.
+    pub fn set_condition(&mut self, type_: &str, status: ConditionStatus, reason: &str, message: &str, now: Timestamp) {
+        let since = match self.condition(type_) {
+            Some(present) if present.status == status => present.last_transition_time.clone(),
+            Some(_) | None => Time(now),
+        };
+        let wanted = Condition {
+            type_: type_.to_owned(),
+            status,
+            observed_generation: self.metadata.generation,
+            last_transition_time: since,
+            reason: reason.to_owned(),
+            message: message.to_owned(),
+        };
+        let conditions = &mut self.status.get_or_insert_default().conditions;
+        match conditions.iter_mut().find(|condition| condition.type_ == type_) {
+            Some(present) => *present = wanted,
+            None => conditions.push(wanted),
+        }
+    }
 }
 
 /// Condition types of a CapacityBuffer; there is no root condition.

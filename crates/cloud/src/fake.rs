@@ -66,6 +66,7 @@ type Published = (u64, InstanceTypes);
 struct State {
     types: Vec<Arc<InstanceType>>,
     pool_types: BTreeMap<String, Vec<Arc<InstanceType>>>,
+    broken_pools: BTreeSet<String>,
     published: BTreeMap<Option<String>, Published>,
     sold_out: BTreeSet<OfferingKey>,
     readiness: Readiness,
@@ -117,6 +118,7 @@ impl FakeProvider {
         let state = State {
             types: default_types(),
             pool_types: BTreeMap::new(),
+            broken_pools: BTreeSet::new(),
             published: BTreeMap::new(),
             sold_out: BTreeSet::new(),
             readiness: Readiness::Ready,
@@ -162,6 +164,11 @@ impl FakeProvider {
         state.published.clear();
     }
 
+    /// The types of one pool cannot be listed until [`FakeProvider::stop_failing`].
+    pub fn break_types_of(&self, pool: &str) {
+        self.shared.state.lock().broken_pools.insert(pool.to_owned());
+    }
+
     /// The cloud has none of these left; only a refused launch finds that out.
     pub fn sell_out(&self, instance_type: &str, zone: &str, capacity_type: &str) {
         self.shared
@@ -192,7 +199,9 @@ impl FakeProvider {
     }
 
     pub fn stop_failing(&self) {
-        self.shared.state.lock().faults = Faults::default();
+        let mut state = self.shared.state.lock();
+        state.faults = Faults::default();
+        state.broken_pools.clear();
     }
 
     /// How long calls of `method` take on the clock.
@@ -372,7 +381,11 @@ impl CloudProvider for FakeProvider {
 
     async fn instance_types(&self, pool: &NodePool) -> Result<InstanceTypes, CloudError> {
         let lost = self.begin(Method::InstanceTypes).await?;
-        let types = self.shared.published(pool.metadata.name.as_deref());
+        let name = pool.metadata.name.as_deref();
+        if name.is_some_and(|name| self.shared.state.lock().broken_pools.contains(name)) {
+            return Err(CloudError::transient("the catalogue cannot be read"));
+        }
+        let types = self.shared.published(name);
         lost.map_or(Ok(types), Err)
     }
 

@@ -8,6 +8,7 @@ use jiff::Timestamp;
 use kube::client::Body;
 use kube::{Client, Config};
 use parking_lot::Mutex;
+use tokio::sync::Semaphore;
 use tower::BoxError;
 
 use crate::gate::WriteGate;
@@ -17,10 +18,15 @@ use crate::metrics::{Counter, Histogram, Registry, exponential_buckets};
 /// A request that is not a watch and takes longer is given up; the caller tries again with backoff.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 
+/// Requests that may be under way at once, watches aside. HTTP/1.1 takes a connection for each, and a burst of hundreds would
+/// spend more time and memory on TLS than on what it asks for.
+const MOST_IN_FLIGHT: usize = 16;
+
 /// What stands between controllers and the API server.
 #[derive(Clone, Debug)]
 pub struct Guards {
     gate: WriteGate,
+    in_flight: Arc<Semaphore>,
     limit: Option<Arc<Mutex<TokenBucket>>>,
     metrics: Arc<ClientMetrics>,
     user_agent: HeaderValue,
@@ -33,6 +39,7 @@ impl Guards {
             .unwrap_or_else(|_| HeaderValue::from_static("karpenter"));
         Self {
             gate,
+            in_flight: Arc::new(Semaphore::new(MOST_IN_FLIGHT)),
             limit: None,
             metrics,
             user_agent,
@@ -57,7 +64,13 @@ impl Guards {
     }
 
     async fn send(self, client: Client, mut request: Request<Body>) -> Result<Response<Body>, BoxError> {
+        let target = Target::of(&request);
         self.throttle().await;
+        let _slot = if target.is_watch() {
+            None
+        } else {
+            Some(self.in_flight.acquire().await.expect("the semaphore is never closed"))
+        };
         // After the wait, so that nothing that queued up while we led goes out when we no longer do.
         if !is_read(request.method()) {
             self.gate.check()?;
@@ -65,7 +78,6 @@ impl Guards {
         request
             .headers_mut()
             .insert(header::USER_AGENT, self.user_agent.clone());
-        let target = Target::of(&request);
         let started = Instant::now();
         let sending = client.send(request);
         let outcome = if target.is_watch() {
@@ -100,6 +112,20 @@ impl Guards {
 pub fn connect(mut config: Config) -> Result<Client, kube::Error> {
     config.default_retry = false;
     Client::try_from(config)
+}
+
+/// `client` with at most `most` requests under way at once; for those who use it without [`Guards`].
+pub fn limited(client: Client, most: usize) -> Client {
+    let namespace = client.default_namespace().to_owned();
+    let in_flight = Arc::new(Semaphore::new(most));
+    let service = tower::service_fn(move |request: Request<Body>| {
+        let (client, in_flight) = (client.clone(), in_flight.clone());
+        async move {
+            let _slot = in_flight.acquire().await.expect("the semaphore is never closed");
+            client.send(request).await
+        }
+    });
+    Client::new(service, namespace)
 }
 
 #[derive(Debug, thiserror::Error)]

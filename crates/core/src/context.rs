@@ -9,16 +9,19 @@ use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::storage::v1::{CSINode, StorageClass, VolumeAttachment};
 use karpenter_api::labels::LabelRules;
 use karpenter_api::{NodeClaim, NodePool};
+use karpenter_cloud::overlay::OverlaidProvider;
 use karpenter_cloud::{CloudProvider, NodeClassKind};
 use kube::Client;
 use tokio::task::JoinSet;
 
+use crate::capacity_buffers::Buffers;
 use crate::catalogs::Catalogs;
 use crate::claims::Claims;
 use crate::clock::Clock;
 use crate::events::Recorder;
 use crate::metrics::Metrics;
 use crate::node_classes::NodeClasses;
+use crate::node_overlays::Overlays;
 use crate::nodepool::health::PoolHealth;
 use crate::nodes::Nodes;
 use crate::options::Options;
@@ -41,7 +44,7 @@ pub struct Context {
     pub metrics: Metrics,
     /// What the administrator chose.
     pub options: Arc<Options>,
-    /// The cloud, decorated with metrics and the write gate.
+    /// The cloud, decorated with metrics, the write gate and, where they are on, NodeOverlays.
     pub cloud: Arc<dyn CloudProvider>,
     /// Runs controllers.
     pub runner: Runner,
@@ -81,6 +84,10 @@ pub struct Context {
     pub watches: Watches,
     /// The provider's NodeClasses.
     pub node_classes: NodeClasses,
+    /// NodeOverlays, while their feature gate is on.
+    pub overlays: Option<Overlays>,
+    /// CapacityBuffers, while their feature gate is on.
+    pub buffers: Option<Arc<Buffers>>,
     /// Who belongs to whom.
     pub relations: Arc<Relations>,
     /// How the launches of each NodePool went.
@@ -122,9 +129,18 @@ impl Context {
             &metrics.registry,
         );
         state.observe(&watches);
+        let gates = &options.feature_gates;
+        let overlays = gates.node_overlay.then(|| Overlays::new(cloud.clone()));
+        let buffers = gates.capacity_buffer.then(|| Arc::new(Buffers::new(rules.clone())));
+        let cloud: Arc<dyn CloudProvider> = match &overlays {
+            Some(overlays) => Arc::new(OverlaidProvider::new(cloud, overlays.store.clone(), (*rules).clone())),
+            None => cloud,
+        };
         let cloud_for_catalogs = cloud.clone();
         Self {
             node_classes: NodeClasses::of(&*cloud),
+            overlays,
+            buffers,
             relations: Arc::new(Relations::new(&watches, managed.clone())),
             pool_health: Arc::default(),
             claim_writer: Claims::new(client.clone(), metrics.shared.clone()),
@@ -169,6 +185,12 @@ impl Context {
             .watches
             .run(&self.client, &self.clock, move |pod| state.pod_seen(pod));
         self.node_classes.run(&mut tasks, &self.client, &self.clock);
+        if let Some(overlays) = &self.overlays {
+            overlays.run(&mut tasks, &self.client, &self.clock);
+        }
+        if let Some(buffers) = &self.buffers {
+            buffers.run(&mut tasks, &self.client, &self.clock);
+        }
         if self.has_default_spread() {
             self.watches.workloads.run(&mut tasks, &self.client, &self.clock);
         }
@@ -179,6 +201,12 @@ impl Context {
     pub async fn synced(&self) {
         self.watches.synced().await;
         self.node_classes.synced().await;
+        if let Some(overlays) = &self.overlays {
+            overlays.objects.synced().await;
+        }
+        if let Some(buffers) = &self.buffers {
+            buffers.synced().await;
+        }
         if self.has_default_spread() {
             self.watches.workloads.synced().await;
         }

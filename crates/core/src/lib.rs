@@ -1,6 +1,8 @@
 //! Cluster state and controllers: watches become facts, plans become effects.
 
+pub mod adoption;
 pub mod budgets;
+pub mod capacity_buffers;
 pub mod catalogs;
 pub mod claim_creation;
 pub mod claims;
@@ -27,6 +29,7 @@ pub mod limit;
 pub mod logging;
 pub mod metrics;
 pub mod node_classes;
+pub mod node_overlays;
 pub mod nodepool;
 pub mod nodes;
 pub mod observability;

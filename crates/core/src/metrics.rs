@@ -3,12 +3,12 @@
 //! A module that owns metrics registers them once in its constructor and keeps the handles. Metrics that several
 //! controllers write live in [`shared::SharedMetrics`].
 
-mod age_store;
 mod description;
 mod gauge_store;
 mod process;
 pub mod shared;
 mod summary;
+mod view;
 
 use std::sync::Arc;
 
@@ -16,12 +16,13 @@ use parking_lot::Mutex;
 use prometheus::core::Collector;
 use prometheus::{CounterVec, GaugeVec, HistogramOpts, HistogramVec, Opts, TextEncoder};
 
-pub use age_store::{AgeStore, Since};
 pub use description::{Description, Kind};
 pub use gauge_store::{GaugeStore, Series};
 pub use shared::SharedMetrics;
 pub use summary::Summary;
+pub use view::SeriesWriter;
 
+use self::view::View;
 use crate::clock::Clock;
 
 /// Buckets of durations that may be anything from milliseconds to minutes ("DUR" in api.md §5).
@@ -43,6 +44,7 @@ pub fn exponential_buckets(start: f64, factor: f64, count: usize) -> Vec<f64> {
 #[derive(Clone, Debug)]
 pub struct Registry {
     inner: prometheus::Registry,
+    views: Arc<Mutex<Vec<View>>>,
     clock: Clock,
     descriptions: Arc<Mutex<Vec<Description>>>,
 }
@@ -52,9 +54,15 @@ impl Registry {
     pub fn new(clock: Clock) -> Self {
         Self {
             inner: prometheus::Registry::new(),
+            views: Arc::default(),
             clock,
             descriptions: Arc::default(),
         }
+    }
+
+    /// The time that gauges of ages count by.
+    pub fn clock(&self) -> &Clock {
+        &self.clock
     }
 
     /// Registers a counter. `name` is the full name, such as `karpenter_nodes_created_total`.
@@ -82,11 +90,26 @@ impl Registry {
         GaugeStore::new(gauge)
     }
 
-    /// Registers a gauge of seconds that grows by itself, filled through an [`AgeStore`].
-    pub fn age_store(&self, name: &str, help: &str, labels: &[String]) -> AgeStore {
-        let ages = AgeStore::new(name, help, labels, self.clock.clone());
-        self.register(name, ages.clone());
-        ages
+    /// Registers a gauge that is not kept anywhere: `read` says what its series are whenever somebody asks.
+    pub fn view(
+        &self,
+        name: &str,
+        help: &str,
+        labels: &[String],
+        read: impl Fn(&mut SeriesWriter<'_>) + Send + Sync + 'static,
+    ) {
+        let mut views = self.views.lock();
+        assert!(
+            views.iter().all(|view| view.name != name),
+            "metric {name} must have exactly one owner"
+        );
+        self.descriptions.lock().push(Description {
+            name: name.to_owned(),
+            kind: Kind::Gauge,
+            labels: labels.to_vec(),
+            help: help.to_owned(),
+        });
+        views.push(View::new(name, help, labels, read));
     }
 
     /// Registers a histogram.
@@ -132,9 +155,13 @@ impl Registry {
 
     /// Everything in the Prometheus text format.
     pub fn encode(&self) -> String {
-        TextEncoder::new()
+        let mut text = TextEncoder::new()
             .encode_to_string(&self.inner.gather())
-            .expect("gathered metrics can always be written as text")
+            .expect("gathered metrics can always be written as text");
+        for view in self.views.lock().iter() {
+            view.encode(&mut text);
+        }
+        text
     }
 
     /// Adds CPU, memory and file descriptor metrics of this process.

@@ -66,6 +66,17 @@ impl NodeClasses {
         kind.classes.named(&reference.name)
     }
 
+    /// Has a single loop run again whenever a NodeClass is created, deleted or edited; its status is no reason.
+    pub fn wake_singleton(&self, mut controller: Controller<()>) -> Controller<()> {
+        for kind in self.0.iter() {
+            controller = controller.watches(&kind.classes, |change| {
+                let generation = |class: &Option<Arc<NodeClassState>>| class.as_ref().map(|class| class.generation);
+                (generation(&change.old) != generation(&change.new)).then_some(())
+            });
+        }
+        controller
+    }
+
     /// Has `controller` look at the NodePools of a NodeClass whenever that changes.
     pub fn wake_pools(&self, mut controller: Controller<Key>, pools: &Arc<Cache<NodePool>>) -> Controller<Key> {
         for Kind { kind, classes } in self.0.iter() {

@@ -26,6 +26,7 @@ use karpenter_api::labels::LabelRules;
 use karpenter_api::{NodeClaim, ResourceList};
 use karpenter_engine::model::Pod;
 use parking_lot::RwLock;
+use rustc_hash::FxHashSet;
 
 pub use assignments::AssignedPod;
 pub use cost::ClusterCost;
@@ -193,6 +194,11 @@ impl Cluster {
         }
     }
 
+    /// Remembers which claims (or nodes without one) the last plan put virtual pods on; all others hold none.
+    pub fn set_buffer_nodes(&self, names: FxHashSet<Arc<str>>) {
+        self.inner.write().set_buffer_nodes(names);
+    }
+
     /// What the nodes of a NodePool have together, `nodes` included; nodes that are going away count nothing
     /// (lifecycle.md §2.6).
     pub fn pool_resources(&self, pool: &str) -> ResourceList {
@@ -209,6 +215,13 @@ impl Cluster {
     /// What is known of a pod that is not terminal.
     pub fn pod(&self, key: &Key) -> Option<PodEntry> {
         self.inner.read().pods.get(key).cloned()
+    }
+
+    /// The UIDs of the pods that wait for a node, whether or not one was bought for them.
+    pub fn waiting_uids(&self) -> Vec<Box<str>> {
+        let inner = self.inner.read();
+        let waiting = inner.waiting.iter().filter_map(|key| inner.pods.get(key));
+        waiting.map(|entry| entry.pod.uid.clone()).collect()
     }
 
     /// Remembers that these pods wait for a NodeClaim, until they are bound or the claim is gone.
@@ -273,6 +286,12 @@ impl Cluster {
     /// Whether a NodeClaim was created that the watch has not shown yet.
     pub fn is_unseen(&self, claim: &str) -> bool {
         self.inner.read().unseen.contains_key(claim)
+    }
+
+    /// NodeClaims that were created and that the watch has not shown yet.
+    pub fn unseen_claims(&self) -> Vec<Arc<NodeClaim>> {
+        let inner = self.inner.read();
+        inner.unseen.values().map(|(claim, _)| claim.clone()).collect()
     }
 
     /// Forgets a NodeClaim that was created and is gone before the watch showed it.

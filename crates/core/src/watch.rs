@@ -6,6 +6,7 @@
 //! controller that is woken by a change already finds it in `core::state` (which observes first).
 
 mod kinds;
+mod lean_pod;
 mod trim;
 mod workloads;
 

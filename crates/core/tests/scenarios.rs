@@ -1,7 +1,13 @@
 //! Controllers on the sandbox's API server, on a clock that the test moves.
 
+#[path = "scenarios/adoption.rs"]
+mod adoption;
+#[path = "scenarios/capacity_buffers.rs"]
+mod capacity_buffers;
 #[path = "scenarios/cluster.rs"]
 mod cluster;
+#[path = "scenarios/crashes.rs"]
+mod crashes;
 #[path = "scenarios/deletion_cost.rs"]
 mod deletion_cost;
 #[path = "scenarios/disruption.rs"]
@@ -16,6 +22,8 @@ mod handover;
 mod leader_election;
 #[path = "scenarios/lifecycle.rs"]
 mod lifecycle;
+#[path = "scenarios/node_overlays.rs"]
+mod node_overlays;
 #[path = "scenarios/provisioning.rs"]
 mod provisioning;
 #[path = "scenarios/reboot.rs"]
@@ -24,11 +32,17 @@ mod reboot;
 mod repair;
 #[path = "scenarios/static_capacity.rs"]
 mod static_capacity;
+#[path = "scenarios/storms.rs"]
+mod storms;
 #[path = "scenarios/termination.rs"]
 mod termination;
 #[path = "scenarios/upkeep.rs"]
 mod upkeep;
 #[path = "scenarios/watching.rs"]
 mod watching;
+#[path = "scenarios/waves.rs"]
+mod waves;
+#[path = "scenarios/whole_cluster.rs"]
+mod whole_cluster;
 #[path = "scenarios/world.rs"]
 mod world;

@@ -27,7 +27,7 @@ pub use node::{NodeObjects, node};
 pub use pod::{PodIntake, owner};
 pub use pool::node_pool;
 pub use ports::host_ports;
-pub use resources::{default_requests, pod_requests};
+pub use resources::{default_requests, pod_limits, pod_requests};
 pub use selector::{label_selector, namespace_scope};
 pub use taint::{taints, tolerations};
 pub use validation::PodProblem;

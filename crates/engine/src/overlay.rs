@@ -39,17 +39,30 @@ pub enum RejectReason {
 /// Applies overlays to every pool's types: heaviest first, then by name in descending order; the first to touch a price or
 /// a resource wins, and one that meets an equal weight is left out everywhere (lifecycle.md §8).
 pub fn apply(overlays: &[NodeOverlay], pools: Vec<PoolTypes>, rules: &LabelRules) -> Overlaid {
+    let (book, rejected) = weigh(overlays, &pools, rules);
+    Overlaid {
+        pools: book.apply(pools),
+        rejected,
+    }
+}
+
+/// The overlays that [`apply`] would leave out, without applying the others.
+pub fn rejected(overlays: &[NodeOverlay], pools: &[PoolTypes], rules: &LabelRules) -> Vec<Rejected> {
+    weigh(overlays, pools, rules).1
+}
+
+fn weigh(overlays: &[NodeOverlay], pools: &[PoolTypes], rules: &LabelRules) -> (Book, Vec<Rejected>) {
     let name = |overlay: &NodeOverlay| overlay.metadata.name.clone().unwrap_or_default();
     let mut ordered: Vec<&NodeOverlay> = overlays.iter().collect();
     ordered.sort_by_key(|overlay| (std::cmp::Reverse(overlay.weight()), std::cmp::Reverse(name(overlay))));
 
-    let mut book = Book::new(&pools);
+    let mut book = Book::new(pools);
     let mut rejected = Vec::new();
     for overlay in ordered {
         let outcome = Change::parse(overlay, rules)
             .map_err(RejectReason::Invalid)
             .and_then(|change| {
-                let touched = change.selected(&pools, rules);
+                let touched = change.selected(pools, rules);
                 match book.conflicts(&change, &touched) {
                     true => Err(RejectReason::Conflict),
                     false => {
@@ -65,10 +78,7 @@ pub fn apply(overlays: &[NodeOverlay], pools: Vec<PoolTypes>, rules: &LabelRules
             });
         }
     }
-    Overlaid {
-        pools: book.apply(pools),
-        rejected,
-    }
+    (book, rejected)
 }
 
 /// What one overlay does, parsed.
@@ -183,6 +193,7 @@ struct Entry {
     /// Per offering: the change that won, and the weight of the last overlay that wanted one.
     prices: Vec<Option<(PriceChange, i32)>>,
     capacity: ResourceList,
+    /// The lowest weight so far that changed capacity, and the resources that overlays of that weight changed.
     last_capacity: Option<(i32, BTreeSet<String>)>,
 }
 
@@ -225,7 +236,13 @@ impl Book {
                 for (resource, amount) in &change.capacity {
                     entry.capacity.entry(resource.clone()).or_insert(*amount);
                 }
-                entry.last_capacity = Some((change.weight, change.capacity.keys().cloned().collect()));
+                // Of one weight, all count: a third overlay conflicts with the first even if the second came between.
+                let mut names: BTreeSet<String> = match entry.last_capacity.take() {
+                    Some((weight, names)) if weight == change.weight => names,
+                    Some(_) | None => BTreeSet::new(),
+                };
+                names.extend(change.capacity.keys().cloned());
+                entry.last_capacity = Some((change.weight, names));
             }
         }
     }
@@ -345,6 +362,36 @@ mod tests {
         let found = &overlaid.pools[0].instance_types[0];
         assert!(found.capacity_overlaid);
         assert_eq!(found.capacity.amount("example.com/fpga"), "2".parse().unwrap());
+    }
+
+    #[test]
+    fn overlays_of_one_weight_conflict_only_over_a_resource_that_they_share() {
+        let adds =
+            |name: &str, resource: &str| overlay(name, json!({ "requirements": [], "capacity": { resource: "2" } }));
+        let both = run(&[adds("a", "example.com/x"), adds("b", "example.com/y")]);
+        assert!(both.rejected.is_empty());
+        let third = run(&[
+            adds("c", "example.com/x"),
+            adds("b", "example.com/y"),
+            adds("a", "example.com/x"),
+        ]);
+        assert_eq!(
+            third.rejected,
+            [Rejected {
+                overlay: "a".into(),
+                reason: RejectReason::Conflict
+            }]
+        );
+    }
+
+    #[test]
+    fn a_lighter_overlay_applies_where_the_heavier_one_does_not() {
+        let overlaid = run(&[
+            overlay("a", json!({ "requirements": spot(), "price": "5", "weight": 10 })),
+            overlay("b", json!({ "requirements": [], "price": "7", "weight": 1 })),
+        ]);
+        assert_eq!((price(&overlaid, "spot"), price(&overlaid, "on-demand")), (5.0, 7.0));
+        assert!(overlaid.rejected.is_empty());
     }
 
     #[test]

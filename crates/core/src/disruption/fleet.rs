@@ -98,7 +98,7 @@ fn member(machine: &Machine, queued: &BTreeSet<String>, repairs: Option<&Repairs
         nominated: machine.is_nominated(now),
         not_ready: machine.node.as_deref().is_some_and(|node| !nodes::is_ready(node)),
         do_not_disrupt: machine.annotation(annotations::DO_NOT_DISRUPT) == Some("true"),
-        holds_buffer_pods: false,
+        holds_buffer_pods: machine.holds_buffer_pods(),
     };
     Member {
         node: machine.view.clone(),

@@ -83,7 +83,7 @@ mod tests {
         let registry = Registry::new(Clock::system());
         registry.counter("karpenter_b_total", "Things.", ["zone"]);
         registry.summary("karpenter_a_seconds", "Times.", ["nodepool"]);
-        registry.age_store("karpenter_c_seconds", "Ages.", &["name".to_owned()]);
+        registry.view("karpenter_c_seconds", "Ages.", &["name".to_owned()], |_| ());
         registry.histogram("karpenter_d_seconds", "Buckets.", [], &[1.0]);
         let found: Vec<(String, Kind, Vec<String>)> = registry
             .descriptions()

@@ -3,104 +3,110 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use jiff::SignedDuration;
 use k8s_openapi::api::core::v1::Node;
 use karpenter_api::labels::LabelRules;
 use karpenter_api::resources::CPU;
 use karpenter_api::{Quantity, ResourceList};
-use karpenter_engine::model::Node as View;
+use karpenter_engine::model::Owner;
 use kube::ResourceExt;
-use parking_lot::Mutex;
-use rustc_hash::FxHashMap;
 
 use crate::context::Context;
-use crate::error::Result;
-use crate::metrics::{AgeStore, GaugeStore, Registry, Series, Since};
-use crate::runner::{Controller, Next, Runnable, Singleton};
-use crate::state::Machine;
+use crate::metrics::SeriesWriter;
+use crate::state::{Cluster, Machine};
 
-const PERIOD: SignedDuration = SignedDuration::from_secs(5);
-
-/// The `metrics.node` controller.
-pub fn controller(ctx: &Context) -> Runnable {
-    let metrics = NodeMetrics::register(&ctx.metrics.registry, &ctx.rules);
-    Controller::new(&ctx.runner, "metrics.node").runs_singleton(NodeGauges {
-        ctx: ctx.clone(),
-        metrics,
-        shown: Mutex::default(),
-    })
-}
-
-struct NodeGauges {
-    ctx: Context,
-    metrics: NodeMetrics,
-    /// What each node's gauges were made from.
-    shown: Mutex<FxHashMap<String, Facts>>,
-}
-
-/// A node, and what state made of it and its pods.
-type Facts = (Arc<Node>, Arc<View>);
-
-struct NodeMetrics {
-    /// Label keys of nodes and, in step with them, the metric labels they become.
-    node_labels: Vec<String>,
-    allocatable: GaugeStore,
-    requests: GaugeStore,
-    daemon_requests: GaugeStore,
-    overhead: GaugeStore,
-    lifetime: AgeStore,
-    utilization: GaugeStore,
-}
-
-impl Singleton for NodeGauges {
-    async fn reconcile(&self) -> Result<Next> {
-        let machines = self.ctx.state.machines();
-        let nodes: Vec<(&Machine, &Arc<Node>)> = machines
-            .iter()
-            .filter_map(|machine| Some((machine, machine.node.as_ref()?)))
-            .collect();
-        let mut shown = self.shown.lock();
-        let mut next = FxHashMap::default();
-        let mut changes = false;
-        for (machine, node) in &nodes {
-            let name = node.name_any();
-            let facts = (Arc::clone(node), Arc::clone(&machine.view));
-            let known = shown.remove(&name);
-            // Most nodes are as they were five seconds ago, down to the last pod.
-            let same = known.is_some_and(|known| Arc::ptr_eq(&known.0, &facts.0) && Arc::ptr_eq(&known.1, &facts.1));
-            if !same {
-                self.metrics.show(&name, machine, node);
-                changes = true;
-            }
-            next.insert(name, facts);
-        }
-        for vanished in shown.keys() {
-            self.metrics.delete(vanished);
-            changes = true;
-        }
-        *shown = next;
-        if changes {
-            self.show_utilization(&nodes);
-        }
-        Ok(Next::After(PERIOD))
-    }
-}
-
-impl NodeGauges {
-    fn show_utilization(&self, nodes: &[(&Machine, &Arc<Node>)]) {
-        let (mut allocatable, mut requested) = (ResourceList::new(), ResourceList::new());
-        for (machine, node) in nodes {
-            allocatable.merge(&reported(node, Reported::Allocatable));
-            requested.merge(machine.view.requested());
-        }
-        let series = utilization(&requested, &allocatable)
-            .into_iter()
-            .map(|(resource, percent)| Series {
-                labels: vec![resource_label(&resource)],
-                value: percent,
+/// Registers the gauges; they are read off cluster state when somebody scrapes.
+pub fn register(ctx: &Context) {
+    let registry = &ctx.metrics.registry;
+    let labels = Arc::new(NodeLabels::of(&ctx.rules));
+    let by_resource = labels.with_resource();
+    let gauges: [(&str, &str, Amounts); 6] = [
+        ("allocatable", "What a node has for pods.", |_, node| {
+            reported(node, Reported::Allocatable)
+        }),
+        (
+            "total_pod_requests",
+            "What the pods of a node request.",
+            |machine, _| machine.view.requested().clone(),
+        ),
+        (
+            "total_pod_limits",
+            "What the pods of a node are limited to.",
+            |machine, _| limits(machine, |_| true),
+        ),
+        (
+            "total_daemon_requests",
+            "What the DaemonSet pods of a node request.",
+            |machine, _| machine.view.daemon_requested().clone(),
+        ),
+        (
+            "total_daemon_limits",
+            "What the DaemonSet pods of a node are limited to.",
+            |machine, _| limits(machine, |owner| owner == Owner::DaemonSet),
+        ),
+        ("system_overhead", "What a node keeps for itself.", |_, node| {
+            reported(node, Reported::Capacity).subtract(&reported(node, Reported::Allocatable))
+        }),
+    ];
+    for (name, help, amounts) in gauges {
+        let (state, labels) = (ctx.state.clone(), labels.clone());
+        registry.view(&format!("karpenter_nodes_{name}"), help, &by_resource, move |series| {
+            for_each_node(&state, |machine, node| {
+                labels.write(series, machine, node, &amounts(machine, node));
             });
-        self.metrics.utilization.update("cluster", series.collect());
+        });
     }
+    let (state, clock, own) = (ctx.state.clone(), ctx.clock.clone(), labels.clone());
+    registry.view(
+        "karpenter_nodes_current_lifetime_seconds",
+        "How old a node is.",
+        &labels.names,
+        move |series| {
+            let now = clock.now();
+            for_each_node(&state, |machine, node| {
+                if let Some(created) = &node.metadata.creation_timestamp {
+                    let values = own.values(machine, node);
+                    let age = now.duration_since(created.0).as_secs_f64();
+                    series.write(values.iter().map(String::as_str), age);
+                }
+            });
+        },
+    );
+    let state = ctx.state.clone();
+    registry.view(
+        "karpenter_cluster_utilization_percent",
+        "What pods request of what nodes have, in percent.",
+        &["resource_type".to_owned()],
+        move |series| {
+            let (mut allocatable, mut requested) = (ResourceList::new(), ResourceList::new());
+            for_each_node(&state, |machine, node| {
+                allocatable.merge(&reported(node, Reported::Allocatable));
+                requested.merge(machine.view.requested());
+            });
+            for (resource, percent) in utilization(&requested, &allocatable) {
+                series.write([resource_label(&resource).as_str()], percent);
+            }
+        },
+    );
+}
+
+/// What a gauge shows of a node.
+type Amounts = fn(&Machine, &Node) -> ResourceList;
+
+fn for_each_node(state: &Cluster, mut each: impl FnMut(&Machine, &Node)) {
+    for machine in state.machines() {
+        if let Some(node) = &machine.node {
+            each(&machine, node);
+        }
+    }
+}
+
+/// The limits of a node's pods together.
+fn limits(machine: &Machine, counts: impl Fn(Owner) -> bool) -> ResourceList {
+    let mut sum = ResourceList::new();
+    for pod in machine.view.pods().iter().filter(|pod| counts(pod.owner)) {
+        sum.merge(&pod.limits);
+    }
+    sum
 }
 
 /// How much of each resource is asked for, in percent. Resources that no node has are left out.
@@ -125,8 +131,16 @@ fn reported(node: &Node, what: Reported) -> ResourceList {
     amounts.into_iter().flatten().filter_map(readable).collect()
 }
 
-impl NodeMetrics {
-    fn register(registry: &Registry, rules: &LabelRules) -> Self {
+/// The labels that every node's series have.
+struct NodeLabels {
+    /// Of the metric.
+    names: Vec<String>,
+    /// The labels of nodes that the metric's labels after the first three come from.
+    keys: Vec<String>,
+}
+
+impl NodeLabels {
+    fn of(rules: &LabelRules) -> Self {
         let mut by_metric_label = BTreeMap::new();
         for key in rules.well_known() {
             let Some((_, name)) = key.split_once('/') else { continue };
@@ -134,61 +148,19 @@ impl NodeMetrics {
                 .entry(name.to_lowercase().replace('-', "_"))
                 .or_insert_with(|| key.to_owned());
         }
-        let (names, node_labels): (Vec<String>, Vec<String>) = by_metric_label.into_iter().unzip();
+        let (names, keys): (Vec<String>, Vec<String>) = by_metric_label.into_iter().unzip();
         let own = ["node_name", "phase", "managed"].map(str::to_owned);
-        let labels: Vec<String> = own.into_iter().chain(names).collect();
-        let with_resource: Vec<String> = labels.iter().cloned().chain(["resource_type".to_owned()]).collect();
-        let gauge = |name: &str, help: &str| registry.gauge_store(name, help, &with_resource);
         Self {
-            node_labels,
-            allocatable: gauge("karpenter_nodes_allocatable", "What a node has for pods."),
-            requests: gauge("karpenter_nodes_total_pod_requests", "What the pods of a node request."),
-            daemon_requests: gauge(
-                "karpenter_nodes_total_daemon_requests",
-                "What the DaemonSet pods of a node request.",
-            ),
-            overhead: gauge("karpenter_nodes_system_overhead", "What a node keeps for itself."),
-            lifetime: registry.age_store(
-                "karpenter_nodes_current_lifetime_seconds",
-                "How old a node is.",
-                &labels,
-            ),
-            utilization: registry.gauge_store(
-                "karpenter_cluster_utilization_percent",
-                "What pods request of what nodes have, in percent.",
-                &["resource_type".to_owned()],
-            ),
+            names: own.into_iter().chain(names).collect(),
+            keys,
         }
     }
 
-    fn show(&self, name: &str, machine: &Machine, node: &Node) {
-        let allocatable = reported(node, Reported::Allocatable);
-        let overhead = reported(node, Reported::Capacity).subtract(&allocatable);
-        for (gauge, amounts) in [
-            (&self.allocatable, &allocatable),
-            (&self.requests, machine.view.requested()),
-            (&self.daemon_requests, machine.view.daemon_requested()),
-            (&self.overhead, &overhead),
-        ] {
-            gauge.update(name, self.by_resource(machine, node, amounts));
-        }
-        let labels = self.labels(machine, node);
-        let created = node.metadata.creation_timestamp.as_ref();
-        let lifetime = created.map(|created| Since {
-            labels,
-            since: created.0,
-        });
-        self.lifetime.update(name, lifetime.into_iter().collect());
+    fn with_resource(&self) -> Vec<String> {
+        self.names.iter().cloned().chain(["resource_type".to_owned()]).collect()
     }
 
-    fn delete(&self, name: &str) {
-        for gauge in [&self.allocatable, &self.requests, &self.daemon_requests, &self.overhead] {
-            gauge.delete(name);
-        }
-        self.lifetime.delete(name);
-    }
-
-    fn labels(&self, machine: &Machine, node: &Node) -> Vec<String> {
+    fn values(&self, machine: &Machine, node: &Node) -> Vec<String> {
         let phase = node
             .status
             .as_ref()
@@ -196,16 +168,16 @@ impl NodeMetrics {
             .unwrap_or_default();
         let own = [node.name_any(), phase, machine.is_managed().to_string()];
         let label = |key: &String| crate::nodes::label(node, key).to_owned();
-        own.into_iter().chain(self.node_labels.iter().map(label)).collect()
+        own.into_iter().chain(self.keys.iter().map(label)).collect()
     }
 
-    fn by_resource(&self, machine: &Machine, node: &Node, amounts: &ResourceList) -> Vec<Series> {
-        let labels = self.labels(machine, node);
-        let one = |(resource, amount): (&String, &Quantity)| Series {
-            labels: labels.iter().cloned().chain([resource_label(resource)]).collect(),
-            value: amount_of(resource, *amount),
-        };
-        amounts.iter().map(one).collect()
+    fn write(&self, series: &mut SeriesWriter<'_>, machine: &Machine, node: &Node, amounts: &ResourceList) {
+        let values = self.values(machine, node);
+        for (resource, amount) in amounts {
+            let resource_label = resource_label(resource);
+            let values = values.iter().map(String::as_str).chain([resource_label.as_str()]);
+            series.write(values, amount_of(resource, *amount));
+        }
     }
 }
 

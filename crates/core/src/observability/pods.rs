@@ -1,8 +1,11 @@
 //! Gauges about every pod, and how long pods take to be bound and to start.
+//!
+//! What pods are like now is read off the caches when somebody scrapes. How long they took is noted at the moment of the
+//! change, by an observer of the pods: a queue would make the same few comparisons cost a hundred times as much.
 
 use std::sync::Arc;
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use karpenter_api::{labels, pods};
 use kube::ResourceExt;
@@ -10,43 +13,31 @@ use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 
 use crate::context::Context;
-use crate::error::Result;
-use crate::metrics::{AgeStore, DURATION_BUCKETS, GaugeStore, Histogram, Registry, Series, Since, Summary};
+use crate::metrics::{DURATION_BUCKETS, Histogram, Registry, SeriesWriter, Summary};
 use crate::nodes;
-use crate::runner::{Controller, Next, ReconcileKey, Runnable};
-use crate::watch::Key;
-
-const WHILE_WAITING: SignedDuration = SignedDuration::from_secs(30);
+use crate::runner::Runnable;
+use crate::state::PodTimes;
+use crate::watch::{Change, Key};
 
 /// The `metrics.pod` controller.
 pub fn controller(ctx: &Context) -> Runnable {
-    let relations = ctx.relations.clone();
-    let gauges = PodGauges {
+    let gauges = Arc::new(PodGauges {
         ctx: ctx.clone(),
         metrics: PodMetrics::register(&ctx.metrics.registry),
         watched: Mutex::default(),
-    };
-    Controller::new(&ctx.runner, "metrics.pod")
-        .about("", "Pod")
-        .watches(&ctx.pods, |change| [change.key.clone()])
-        .watches(&ctx.nodes, move |change| {
-            // The labels of a node are among those of its pods.
-            let labels = |node: &Option<Arc<Node>>| node.as_ref().and_then(|node| node.metadata.labels.clone());
-            let changed = labels(&change.old) != labels(&change.new);
-            let pods = if changed {
-                relations.pods_on(&change.key.name)
-            } else {
-                Vec::new()
-            };
-            pods.iter().map(|pod| Key::of(&**pod)).collect::<Vec<_>>()
-        })
-        .runs_keys(gauges)
+    });
+    gauges.register_views();
+    Runnable::new("metrics.pod", move |stop| async move {
+        let pods = gauges.ctx.pods.clone();
+        pods.observe(move |change| gauges.note(change));
+        stop.cancelled().await;
+    })
 }
 
 struct PodGauges {
     ctx: Context,
     metrics: PodMetrics,
-    /// Pods that this process has seen Pending, and what of them it still waits to see.
+    /// Pods that this process has seen Pending and of which it still waits to see something.
     watched: Mutex<FxHashMap<Key, Watched>>,
 }
 
@@ -65,16 +56,10 @@ enum Wait {
 }
 
 struct PodMetrics {
-    state: GaugeStore,
     startup: Summary<0>,
-    unstarted: AgeStore,
     bound: Histogram<1>,
-    unbound: AgeStore,
     provisioning_bound: Histogram<1>,
-    provisioning_unbound: AgeStore,
     provisioning_startup: Histogram<0>,
-    provisioning_unstarted: AgeStore,
-    undecided: AgeStore,
 }
 
 /// What a look at a pod means for its durations.
@@ -90,42 +75,67 @@ enum Moment {
     Missed,
 }
 
-impl ReconcileKey<Key> for PodGauges {
-    async fn reconcile(&self, key: Key) -> Result<Next> {
-        let id = key.to_string();
-        let Some(pod) = self.ctx.pods.get(&key) else {
-            self.watched.lock().remove(&key);
-            self.metrics.delete(&id);
-            return Ok(Next::Wait);
-        };
-        self.metrics.state.update(&id, vec![self.state(&pod)]);
-        let watched = self.watched.lock().get(&key).copied().unwrap_or_default();
-        let (started, bound) = (start(&pod, watched.start), binding(&pod, watched.binding));
-        self.measure(&key, &pod, started, bound);
-        let waits = |moment: Moment| {
-            if moment == Moment::Waiting {
-                Wait::Waiting
-            } else {
-                Wait::Over
-            }
-        };
-        self.watched.lock().insert(
-            key.clone(),
-            Watched {
-                start: waits(started),
-                binding: waits(bound),
-            },
-        );
-        if matches!(started, Moment::Happened(_) | Moment::Missed) {
-            self.ctx.state.forget_times(&key);
+impl Moment {
+    fn wait(self) -> Wait {
+        match self {
+            Self::Waiting => Wait::Waiting,
+            Self::None | Self::Happened(_) | Self::Missed => Wait::Over,
         }
-        // Of a pod that waits, planning may learn more; of the others, nothing changes without an event.
-        let waiting = started == Moment::Waiting || bound == Moment::Waiting;
-        Ok(if waiting {
-            Next::After(WHILE_WAITING)
+    }
+}
+
+impl PodGauges {
+    /// Observes the durations that end with this change.
+    fn note(&self, change: &Change<Pod>) {
+        let key = &change.key;
+        let Some(pod) = change.new.as_deref() else {
+            self.watched.lock().remove(key);
+            return;
+        };
+        let watched = self.watched.lock().get(key).copied().unwrap_or_default();
+        let (started, bound) = (start(pod, watched.start), binding(pod, watched.binding));
+        self.measure(key, pod, started, bound);
+        let left = Watched {
+            start: started.wait(),
+            binding: bound.wait(),
+        };
+        if left == Watched::default() {
+            self.watched.lock().remove(key);
         } else {
-            Next::Wait
-        })
+            self.watched.lock().insert(key.clone(), left);
+        }
+        if matches!(started, Moment::Happened(_) | Moment::Missed) {
+            self.ctx.state.forget_times(key);
+        }
+    }
+
+    fn measure(&self, key: &Key, pod: &Pod, started: Moment, bound: Moment) {
+        let happened = |moment: Moment| matches!(moment, Moment::Happened(_));
+        if !happened(started) && !happened(bound) {
+            return;
+        }
+        let created = self.created(pod);
+        let times = self.ctx.state.pod_times(key);
+        let since = |from: Timestamp, to: Timestamp| to.duration_since(from).as_secs_f64();
+        let metrics = &self.metrics;
+        if let Moment::Happened(at) = started {
+            metrics.startup.observe([], since(created, at));
+            if let Some(schedulable) = times.schedulable {
+                metrics.provisioning_startup.observe([], since(schedulable, at));
+            }
+        }
+        if let Moment::Happened(at) = bound {
+            let dynamic = uses_dynamic_resources(pod);
+            metrics.bound.observe([dynamic], since(created, at));
+            if let Some(schedulable) = times.schedulable {
+                metrics.provisioning_bound.observe([dynamic], since(schedulable, at));
+            }
+        }
+    }
+
+    fn created(&self, pod: &Pod) -> Timestamp {
+        let created = pod.metadata.creation_timestamp.as_ref();
+        created.map_or_else(|| self.ctx.clock.now(), |created| created.0)
     }
 }
 
@@ -168,65 +178,107 @@ fn condition_time(pod: &Pod, condition: &str) -> Option<Timestamp> {
 }
 
 impl PodGauges {
-    fn measure(&self, key: &Key, pod: &Pod, started: Moment, bound: Moment) {
-        let now = self.ctx.clock.now();
-        let (id, name) = (key.to_string(), [key.name.to_string(), key.namespace.to_string()]);
-        let dynamic = pods::uses_dynamic_resources(pod).to_string();
-        let with_dynamic = [name.clone().to_vec(), vec![dynamic.clone()]].concat();
-        let created = pod
-            .metadata
-            .creation_timestamp
-            .as_ref()
-            .map_or(now, |created| created.0);
-        let times = self.ctx.state.pod_times(key);
-        let since = |from: Timestamp, to: Timestamp| to.duration_since(from).as_secs_f64();
-        let show = |ages: &AgeStore, labels: &[String], from: Option<Timestamp>| {
-            let series = from.map(|since| Since {
-                labels: labels.to_vec(),
-                since,
+    fn register_views(self: &Arc<Self>) {
+        let registry = self.ctx.metrics.registry.clone();
+        let owned = |labels: &[&str]| -> Vec<String> { labels.iter().map(|label| (*label).to_owned()).collect() };
+        let gauges = self.clone();
+        registry.view(
+            "karpenter_pods_state",
+            "1 for each pod; the labels say how it is.",
+            &owned(&STATE_LABELS),
+            move |series| gauges.write_states(series),
+        );
+        let age = |name: &str, help: &str, labels: &[&str], since: Since| {
+            let gauges = self.clone();
+            registry.view(name, help, &owned(labels), move |series| {
+                gauges.write_ages(series, since)
             });
-            ages.update(&id, series.into_iter().collect());
         };
-        let metrics = &self.metrics;
-
-        let unstarted = started == Moment::Waiting;
-        show(&metrics.unstarted, &name, unstarted.then_some(created));
-        show(
-            &metrics.provisioning_unstarted,
+        let name = ["name", "namespace"];
+        let with_dynamic = ["name", "namespace", "dynamic_resources"];
+        age(
+            "karpenter_pods_unstarted_time_seconds",
+            "How long a pod has waited to be ready.",
             &name,
-            times.schedulable.filter(|_| unstarted),
+            |waiting| waiting.created.filter(|_| waiting.unstarted),
         );
-        if let Moment::Happened(at) = started {
-            metrics.startup.observe([], since(created, at));
-            if let Some(schedulable) = times.schedulable {
-                metrics.provisioning_startup.observe([], since(schedulable, at));
-            }
-        }
-
-        let unbound = bound == Moment::Waiting && condition_time(pod, "PodScheduled").is_none();
-        show(&metrics.unbound, &with_dynamic, unbound.then_some(created));
-        show(
-            &metrics.provisioning_unbound,
+        age(
+            "karpenter_pods_unbound_time_seconds",
+            "How long a pod has waited to be bound.",
             &with_dynamic,
-            times.schedulable.filter(|_| unbound),
+            |waiting| waiting.created.filter(|_| waiting.unbound),
         );
-        if let Moment::Happened(at) = bound {
-            metrics.bound.observe([&dynamic], since(created, at));
-            if let Some(schedulable) = times.schedulable {
-                metrics.provisioning_bound.observe([&dynamic], since(schedulable, at));
-            }
-        }
-
-        let open = times.attempted.is_none() && !pods::is_scheduled(pod) && !pods::is_terminal(pod);
-        show(&metrics.undecided, &name, times.acknowledged.filter(|_| open));
+        age(
+            "karpenter_pods_provisioning_unbound_time_seconds",
+            "How long a pod has waited to be bound since the first plan that has room for it.",
+            &with_dynamic,
+            |waiting| waiting.times.schedulable.filter(|_| waiting.unbound),
+        );
+        age(
+            "karpenter_pods_provisioning_unstarted_time_seconds",
+            "How long a pod has waited to be ready since the first plan that has room for it.",
+            &name,
+            |waiting| waiting.times.schedulable.filter(|_| waiting.unstarted),
+        );
+        age(
+            "karpenter_pods_provisioning_scheduling_undecided_time_seconds",
+            "How long a pod has waited for the first decision about it.",
+            &name,
+            |waiting| waiting.times.acknowledged.filter(|_| waiting.undecided),
+        );
     }
 
-    fn state(&self, pod: &Pod) -> Series {
-        let node = pods::node_name(pod).and_then(|name| self.ctx.nodes.named(name));
-        Series {
-            labels: state_labels(pod, node.as_ref()),
-            value: 1.0,
+    fn write_states(&self, series: &mut SeriesWriter<'_>) {
+        for pod in self.ctx.pods.list() {
+            let node = pods::node_name(&pod).and_then(|name| self.ctx.nodes.named(name));
+            let labels = state_labels(&pod, node.as_ref());
+            series.write(labels.iter().map(String::as_str), 1.0);
         }
+    }
+
+    fn write_ages(&self, series: &mut SeriesWriter<'_>, since: Since) {
+        let now = self.ctx.clock.now();
+        let watched: Vec<(Key, Watched)> = self
+            .watched
+            .lock()
+            .iter()
+            .map(|(key, left)| (key.clone(), *left))
+            .collect();
+        for (key, left) in watched {
+            let Some(pod) = self.ctx.pods.get(&key) else { continue };
+            let times = self.ctx.state.pod_times(&key);
+            let waiting = Waiting {
+                created: Some(self.created(&pod)),
+                unstarted: left.start == Wait::Waiting,
+                unbound: left.binding == Wait::Waiting && condition_time(&pod, "PodScheduled").is_none(),
+                undecided: times.attempted.is_none() && !pods::is_scheduled(&pod) && !pods::is_terminal(&pod),
+                times,
+            };
+            if let Some(since) = since(&waiting) {
+                let labels = [&*key.name, &*key.namespace, uses_dynamic_resources(&pod)];
+                series.write(labels, now.duration_since(since).as_secs_f64());
+            }
+        }
+    }
+}
+
+/// How long a pod has waited, and for what.
+struct Waiting {
+    created: Option<Timestamp>,
+    times: PodTimes,
+    unstarted: bool,
+    unbound: bool,
+    undecided: bool,
+}
+
+/// Since when a pod waits for what a gauge is about; `None` when it does not.
+type Since = fn(&Waiting) -> Option<Timestamp>;
+
+fn uses_dynamic_resources(pod: &Pod) -> &'static str {
+    if pods::uses_dynamic_resources(pod) {
+        "true"
+    } else {
+        "false"
     }
 }
 
@@ -277,45 +329,21 @@ const STATE_LABELS: [&str; 13] = [
 
 impl PodMetrics {
     fn register(registry: &Registry) -> Self {
-        let owned = |labels: &[&str]| -> Vec<String> { labels.iter().map(|label| (*label).to_owned()).collect() };
-        let age = |name: &str, help: &str, labels: &[&str]| registry.age_store(name, help, &owned(labels));
-        let name = ["name", "namespace"];
-        let with_dynamic = ["name", "namespace", "dynamic_resources"];
         let histogram =
             |name: &str, help: &str| registry.histogram(name, help, ["dynamic_resources"], DURATION_BUCKETS);
         Self {
-            state: registry.gauge_store(
-                "karpenter_pods_state",
-                "1 for each pod; the labels say how it is.",
-                &owned(&STATE_LABELS),
-            ),
             startup: registry.summary(
                 "karpenter_pods_startup_duration_seconds",
                 "From the creation of a pod until it is ready.",
                 [],
             ),
-            unstarted: age(
-                "karpenter_pods_unstarted_time_seconds",
-                "How long a pod has waited to be ready.",
-                &name,
-            ),
             bound: histogram(
                 "karpenter_pods_bound_duration_seconds",
                 "From the creation of a pod until it is bound.",
             ),
-            unbound: age(
-                "karpenter_pods_unbound_time_seconds",
-                "How long a pod has waited to be bound.",
-                &with_dynamic,
-            ),
             provisioning_bound: histogram(
                 "karpenter_pods_provisioning_bound_duration_seconds",
                 "From the first plan that has room for a pod until it is bound.",
-            ),
-            provisioning_unbound: age(
-                "karpenter_pods_provisioning_unbound_time_seconds",
-                "How long a pod has waited to be bound since the first plan that has room for it.",
-                &with_dynamic,
             ),
             provisioning_startup: registry.histogram(
                 "karpenter_pods_provisioning_startup_duration_seconds",
@@ -323,29 +351,6 @@ impl PodMetrics {
                 [],
                 DURATION_BUCKETS,
             ),
-            provisioning_unstarted: age(
-                "karpenter_pods_provisioning_unstarted_time_seconds",
-                "How long a pod has waited to be ready since the first plan that has room for it.",
-                &name,
-            ),
-            undecided: age(
-                "karpenter_pods_provisioning_scheduling_undecided_time_seconds",
-                "How long a pod has waited for the first decision about it.",
-                &name,
-            ),
-        }
-    }
-
-    fn delete(&self, id: &str) {
-        self.state.delete(id);
-        for ages in [
-            &self.unstarted,
-            &self.unbound,
-            &self.provisioning_unbound,
-            &self.provisioning_unstarted,
-            &self.undecided,
-        ] {
-            ages.delete(id);
         }
     }
 }

@@ -1,11 +1,11 @@
-//! Metrics and events about the status conditions of NodeClaims, NodePools and Nodes (api.md §5.3).
+//! Metrics and events about the status conditions of NodeClaims, NodePools, Nodes and CapacityBuffers (api.md §5.3).
 
 use std::sync::Arc;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
-use karpenter_api::conditions::StatusConditions;
-use karpenter_api::{NodeClaim, NodePool, labels};
+use karpenter_api::conditions::{Condition, StatusConditions};
+use karpenter_api::{CapacityBuffer, NodeClaim, NodePool, labels};
 use kube::Resource;
 use parking_lot::Mutex;
 use prometheus::{CounterVec, HistogramOpts, HistogramVec, Opts};
@@ -15,13 +15,13 @@ use super::transitions::{Conditions, Seen, Transition, transitions};
 use crate::context::Context;
 use crate::error::Result;
 use crate::events::{self, Recorder, Regarding};
-use crate::metrics::{AgeStore, DEFAULT_BUCKETS, GaugeStore, Registry, Series, Since, exponential_buckets};
+use crate::metrics::{DEFAULT_BUCKETS, Registry, SeriesWriter, exponential_buckets};
 use crate::runner::{Controller, Next, ReconcileKey, Runnable};
 use crate::watch::{Cache, Key};
 
 const CONCURRENCY: usize = 10;
 
-/// The status controllers of NodeClaims, NodePools and Nodes.
+/// The status controllers of NodeClaims, NodePools and Nodes, and of CapacityBuffers while those are on.
 pub fn controllers(ctx: &Context) -> Vec<Runnable> {
     let registry = &ctx.metrics.registry;
     let unprefixed = Arc::new(Family::unprefixed(registry));
@@ -33,7 +33,7 @@ pub fn controllers(ctx: &Context) -> Vec<Runnable> {
         .collect();
     class_labels.push(labels::NODEPOOL.to_owned());
     let node_labels = [class_labels.clone(), vec![labels::INITIALIZED.to_owned()]].concat();
-    vec![
+    let mut controllers = vec![
         status::<NodeClaim>(
             ctx,
             "operatorpkg.nodeclaim.status",
@@ -46,10 +46,15 @@ pub fn controllers(ctx: &Context) -> Vec<Runnable> {
             "operatorpkg.nodepool.status",
             &ctx.pools,
             Vec::new(),
-            Some(unprefixed),
+            Some(unprefixed.clone()),
         ),
         status::<Node>(ctx, "operatorpkg.node.status", &ctx.nodes, node_labels, None),
-    ]
+    ];
+    if let Some(buffers) = &ctx.buffers {
+        let name = "operatorpkg.capacitybuffer.status";
+        controllers.push(status(ctx, name, &buffers.objects, Vec::new(), Some(unprefixed)));
+    }
+    controllers
 }
 
 /// `extra` are the labels of the objects that become labels of the metrics.
@@ -61,6 +66,15 @@ fn status<K: Observable>(
     unprefixed: Option<Arc<Family>>,
 ) -> Runnable {
     let family = Family::of_kind::<K>(&ctx.metrics.registry, &extra);
+    let known: Arc<Mutex<KnownObjects>> = Arc::default();
+    let source = Source {
+        kind: [K::group(&()).into_owned(), K::kind(&()).into_owned()],
+        known: known.clone(),
+    };
+    if let Some(unprefixed) = &unprefixed {
+        unprefixed.sources.lock().push(source.clone());
+    }
+    family.sources.lock().push(source);
     let controller = StatusMetrics {
         cache: cache.clone(),
         clock: ctx.clock.clone(),
@@ -68,7 +82,7 @@ fn status<K: Observable>(
         family,
         unprefixed,
         extra,
-        known: Mutex::default(),
+        known,
     };
     Controller::new(&ctx.runner, name)
         .concurrency(CONCURRENCY)
@@ -83,13 +97,19 @@ trait Observable: Resource<DynamicType = ()> + Send + Sync + 'static {
 
 impl Observable for NodeClaim {
     fn seen(&self) -> Conditions {
-        with_root(self)
+        ours(self.conditions())
     }
 }
 
 impl Observable for NodePool {
     fn seen(&self) -> Conditions {
-        with_root(self)
+        ours(self.conditions())
+    }
+}
+
+impl Observable for CapacityBuffer {
+    fn seen(&self) -> Conditions {
+        ours(self.status.as_ref().map_or(&[], |status| &status.conditions))
     }
 }
 
@@ -113,8 +133,8 @@ impl Observable for Node {
 }
 
 /// The conditions of one of our kinds.
-fn with_root<K: StatusConditions>(object: &K) -> Conditions {
-    let one = |condition: &karpenter_api::conditions::Condition| {
+fn ours(conditions: &[Condition]) -> Conditions {
+    let one = |condition: &Condition| {
         let seen = Seen {
             status: condition.status.to_string(),
             reason: condition.reason.clone(),
@@ -123,7 +143,7 @@ fn with_root<K: StatusConditions>(object: &K) -> Conditions {
         };
         (condition.type_.clone(), seen)
     };
-    object.conditions().iter().map(one).collect()
+    conditions.iter().map(one).collect()
 }
 
 struct StatusMetrics<K> {
@@ -133,7 +153,18 @@ struct StatusMetrics<K> {
     family: Family,
     unprefixed: Option<Arc<Family>>,
     extra: Vec<String>,
-    known: Mutex<FxHashMap<Key, Known>>,
+    known: Arc<Mutex<KnownObjects>>,
+}
+
+/// The objects of one kind as they were last seen.
+type KnownObjects = FxHashMap<Key, Known>;
+
+/// Where a family reads what objects are like when somebody scrapes.
+#[derive(Clone)]
+struct Source {
+    /// Group and kind.
+    kind: [String; 2],
+    known: Arc<Mutex<KnownObjects>>,
 }
 
 /// What was seen of an object the last time.
@@ -162,7 +193,6 @@ impl<K: Observable> ReconcileKey<Key> for StatusMetrics<K> {
             self.events
                 .publish(events::finalized(known.regarding.clone(), finalizer));
         }
-        self.show(&key, &known);
         self.known.lock().insert(key, known);
         Ok(Next::Wait)
     }
@@ -204,12 +234,6 @@ impl<K: Observable> StatusMetrics<K> {
         }
     }
 
-    fn show(&self, key: &Key, known: &Known) {
-        for (family, extra) in self.families(known) {
-            family.show(&self.id(key), known, &extra);
-        }
-    }
-
     fn gone(&self, key: &Key, now: Timestamp) {
         let Some(known) = self.known.lock().remove(key) else {
             return;
@@ -219,7 +243,6 @@ impl<K: Observable> StatusMetrics<K> {
                 .publish(events::finalized(known.regarding.clone(), finalizer));
         }
         for (family, extra) in self.families(&known) {
-            family.remove(&self.id(key));
             if let Some(deletion) = known.deletion {
                 let seconds = now.duration_since(deletion).as_secs_f64();
                 family.termination_duration.with_label_values(&extra).observe(seconds);
@@ -239,19 +262,14 @@ impl<K: Observable> StatusMetrics<K> {
             .chain(unprefixed)
             .collect()
     }
-
-    fn id(&self, key: &Key) -> String {
-        format!("{}/{key}", K::kind(&()))
-    }
 }
 
 /// The six metrics of one kind, or of all kinds together under their older names.
 struct Family {
-    count: GaugeStore,
-    current_status: AgeStore,
+    /// Who has the objects that the gauges are about.
+    sources: Arc<Mutex<Vec<Source>>>,
     transitions: CounterVec,
     transition: HistogramVec,
-    termination: AgeStore,
     termination_duration: HistogramVec,
 }
 
@@ -259,7 +277,8 @@ impl Family {
     fn of_kind<K: Resource<DynamicType = ()>>(registry: &Registry, extra: &[String]) -> Self {
         let prefix = format!("operator_{}", K::kind(&()).to_lowercase());
         let extra: Vec<String> = extra.iter().map(|label| label.replace(['/', '.', '-'], "_")).collect();
-        Self::register(registry, &prefix, &extra, &exponential_buckets(0.5, 2.0, 15))
+        let buckets = exponential_buckets(0.5, 2.0, 15);
+        Self::register(registry, &prefix, &extra, &buckets, |_, known| &known.extra)
     }
 
     fn unprefixed(registry: &Registry) -> Self {
@@ -268,28 +287,56 @@ impl Family {
             "operator",
             &["group".to_owned(), "kind".to_owned()],
             DEFAULT_BUCKETS,
+            |source, _| &source.kind,
         )
     }
 
-    fn register(registry: &Registry, prefix: &str, extra: &[String], buckets: &[f64]) -> Self {
+    fn register(registry: &Registry, prefix: &str, extra: &[String], buckets: &[f64], extra_of: Extra) -> Self {
         let labels = |own: &[&str]| -> Vec<String> {
             own.iter()
                 .map(|label| (*label).to_owned())
                 .chain(extra.iter().cloned())
                 .collect()
         };
+        let sources: Arc<Mutex<Vec<Source>>> = Arc::default();
+        let clock = registry.clock().clone();
         let per_condition = labels(&["namespace", "name", "type", "status", "reason"]);
+        let shown = Shown {
+            sources: sources.clone(),
+            extra_of,
+        };
+        registry.view(
+            &format!("{prefix}_status_condition_count"),
+            "1 for each status condition of each object.",
+            &per_condition,
+            move |series| shown.conditions(series, |_| 1.0),
+        );
+        let shown = Shown {
+            sources: sources.clone(),
+            extra_of,
+        };
+        let time = clock.clone();
+        registry.view(
+            &format!("{prefix}_status_condition_current_status_seconds"),
+            "How long a status condition has had its status.",
+            &per_condition,
+            move |series| {
+                let now = time.now();
+                shown.conditions(series, |seen| now.duration_since(seen.since).as_secs_f64());
+            },
+        );
+        let shown = Shown {
+            sources: sources.clone(),
+            extra_of,
+        };
+        registry.view(
+            &format!("{prefix}_termination_current_time_seconds"),
+            "How long an object has been terminating.",
+            &labels(&["namespace", "name"]),
+            move |series| shown.terminations(series, clock.now()),
+        );
         Self {
-            count: registry.gauge_store(
-                &format!("{prefix}_status_condition_count"),
-                "1 for each status condition of each object.",
-                &per_condition,
-            ),
-            current_status: registry.age_store(
-                &format!("{prefix}_status_condition_current_status_seconds"),
-                "How long a status condition has had its status.",
-                &per_condition,
-            ),
+            sources,
             transitions: counter(
                 registry,
                 &format!("{prefix}_status_condition_transitions_total"),
@@ -302,11 +349,6 @@ impl Family {
                 "How long a status lasted before it changed.",
                 &labels(&["type", "status", "to_status"]),
                 buckets,
-            ),
-            termination: registry.age_store(
-                &format!("{prefix}_termination_current_time_seconds"),
-                "How long an object has been terminating.",
-                &labels(&["namespace", "name"]),
             ),
             termination_duration: histogram(
                 registry,
@@ -331,33 +373,44 @@ impl Family {
                 .observe(left.lasted.as_secs_f64());
         }
     }
+}
 
-    fn show(&self, id: &str, known: &Known, extra: &[String]) {
-        let Regarding { namespace, name, .. } = &known.regarding;
-        let labels =
-            |condition: &String, seen: &Seen| values(&[namespace, name, condition, &seen.status, &seen.reason], extra);
-        let one = |(condition, seen): (&String, &Seen)| Series {
-            labels: labels(condition, seen),
-            value: 1.0,
-        };
-        self.count.update(id, known.conditions.iter().map(one).collect());
-        let age = |(condition, seen): (&String, &Seen)| Since {
-            labels: labels(condition, seen),
-            since: seen.since,
-        };
-        self.current_status
-            .update(id, known.conditions.iter().map(age).collect());
-        let terminating = known.deletion.map(|since| Since {
-            labels: values(&[namespace, name], extra),
-            since,
+/// The values of the labels that a family has beyond its own.
+type Extra = for<'a> fn(&'a Source, &'a Known) -> &'a [String];
+
+/// What a family's gauges are read from.
+struct Shown {
+    sources: Arc<Mutex<Vec<Source>>>,
+    extra_of: Extra,
+}
+
+impl Shown {
+    fn conditions(&self, series: &mut SeriesWriter<'_>, value: impl Fn(&Seen) -> f64) {
+        self.objects(|known, extra| {
+            let Regarding { namespace, name, .. } = &known.regarding;
+            for (condition, seen) in &known.conditions {
+                let own = [namespace, name, condition, &seen.status, &seen.reason];
+                series.write(own.into_iter().chain(extra).map(String::as_str), value(seen));
+            }
         });
-        self.termination.update(id, terminating.into_iter().collect());
     }
 
-    fn remove(&self, id: &str) {
-        self.count.delete(id);
-        self.current_status.delete(id);
-        self.termination.delete(id);
+    fn terminations(&self, series: &mut SeriesWriter<'_>, now: Timestamp) {
+        self.objects(|known, extra| {
+            let Regarding { namespace, name, .. } = &known.regarding;
+            if let Some(since) = known.deletion {
+                let labels = [namespace, name].into_iter().chain(extra);
+                series.write(labels.map(String::as_str), now.duration_since(since).as_secs_f64());
+            }
+        });
+    }
+
+    fn objects(&self, mut each: impl FnMut(&Known, &[String])) {
+        for source in self.sources.lock().iter() {
+            for known in source.known.lock().values() {
+                each(known, (self.extra_of)(source, known));
+            }
+        }
     }
 }
 

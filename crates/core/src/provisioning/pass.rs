@@ -17,6 +17,7 @@ use super::headroom::Headroom;
 use super::holding::Undecided;
 use super::provisioning_metrics::SchedulerMetrics;
 use super::snapshot;
+use crate::capacity_buffers;
 use crate::claim_creation::{ClaimCreator, planned_claim};
 use crate::context::Context;
 use crate::error::{Error, Result};
@@ -61,13 +62,16 @@ impl Pass {
         self.forget_lost_claims().await?;
         let Some(input) = self.input().await else {
             self.metrics.ended("", 0);
+            self.note_buffers(None).await;
             return Ok(Outcome::Complete);
         };
         let plan = self.solve(&input.snapshot);
         self.metrics.took(started.elapsed());
         self.explain(&plan);
         self.use_existing(&plan.existing, &input.coming_up);
-        self.create(&plan, &input).await?;
+        let created = self.create(&plan, &input).await;
+        self.note_buffers(Some((&plan, &input))).await;
+        created?;
         Ok(if plan.not_reached.is_empty() {
             Outcome::Complete
         } else {
@@ -92,6 +96,7 @@ impl Pass {
         let volumes = self.ctx.state.volume_facts();
         let mut pods = self.valid_pods(&facts.pending, &volumes);
         pods.extend(snapshot::movable_pods(&self.ctx, &facts.leaving));
+        pods.extend(snapshot::buffer_pods(&self.ctx));
         if pods.is_empty() {
             return None;
         }
@@ -102,7 +107,10 @@ impl Pass {
         if pods.is_empty() {
             return None;
         }
-        tracing::info!(pods = pods.len(), "found provisionable pod(s)");
+        let real = pods.iter().filter(|pod| pod.buffer.is_none()).count();
+        if real > 0 {
+            tracing::info!(pods = real, "found provisionable pod(s)");
+        }
         let comes_up = |node: &&Arc<Node>| node.node_claim.is_some() && !node.is_initialized();
         let coming_up = facts.nodes.iter().filter(comes_up).chain(&in_flight).cloned().collect();
         let snapshot = snapshot::assemble(&self.ctx, facts, volumes, catalog, in_flight, pods);
@@ -153,13 +161,15 @@ impl Pass {
         };
         let plan = without_blocking(|| solve_within(snapshot, &mut budget));
         self.metrics.took(started.elapsed());
-        self.metrics.ended(&id, plan.unschedulable.len());
+        let real = plan.unschedulable.iter().filter(|failed| failed.pod.buffer.is_none());
+        self.metrics.ended(&id, real.count());
         plan
     }
 
     /// Tells users why pods found no place and which pools cannot offer anything.
     fn explain(&self, plan: &Plan) {
-        for failed in &plan.unschedulable {
+        let real = plan.unschedulable.iter().filter(|failed| failed.pod.buffer.is_none());
+        for failed in real {
             self.ctx.state.failed_to_schedule(&key(&failed.pod));
             self.ctx.events.publish(events::pod_failed_to_schedule(
                 regarding(&failed.pod),
@@ -227,7 +237,7 @@ impl Pass {
                         "NodePool {}: its limit of {resource} leaves no room for another node",
                         planned.node_pool.name
                     );
-                    for pod in &planned.pods {
+                    for pod in planned.pods.iter().filter(|pod| pod.buffer.is_none()) {
                         self.ctx.state.failed_to_schedule(&key(pod));
                         self.ctx
                             .events
@@ -285,6 +295,20 @@ impl Pass {
                 .publish(events::nominate_pod(regarding(pod), Some(&created_name), None));
         }
         Ok(())
+    }
+
+    /// Tells CapacityBuffers what a plan means for them. A pass that held everybody back says nothing.
+    async fn note_buffers(&self, planned: Option<(&Plan, &Input)>) {
+        let Some(buffers) = &self.ctx.buffers else { return };
+        match planned {
+            Some((plan, input)) => {
+                capacity_buffers::provisioning::note(&self.ctx, buffers, Some(plan), &input.snapshot.nodes).await;
+            }
+            None if buffers.pods().is_empty() => {
+                capacity_buffers::provisioning::note(&self.ctx, buffers, None, &[]).await;
+            }
+            None => {}
+        }
     }
 
     fn found_place(&self, pod: &Pod, pool: Option<&str>) {

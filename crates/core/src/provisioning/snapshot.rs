@@ -23,6 +23,7 @@ pub(crate) async fn current(ctx: &Context) -> Snapshot {
         .filter(|pending| pending.entry.problems.is_empty() && is_valid(&pending.entry.pod));
     let mut pods: Vec<Arc<Pod>> = pending.map(|pending| pending.entry.pod.clone()).collect();
     pods.extend(movable_pods(ctx, &facts.leaving));
+    pods.extend(buffer_pods(ctx));
     let catalog = ctx.catalogs.current().await;
     let in_flight = in_flight(ctx, &facts, &catalog);
     assemble(ctx, facts, volumes, catalog, in_flight, pods)
@@ -57,6 +58,11 @@ pub(super) fn assemble(
         snapshot.workloads = Arc::new(ctx.watches.workloads.selectors());
     }
     snapshot
+}
+
+/// Pods that exist nowhere: room to be kept for pods to come.
+pub(super) fn buffer_pods(ctx: &Context) -> Vec<Arc<Pod>> {
+    ctx.buffers.as_ref().map(|buffers| buffers.pods()).unwrap_or_default()
 }
 
 fn options(ctx: &Context) -> model::Options {

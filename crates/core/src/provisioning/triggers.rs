@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use jiff::SignedDuration;
-use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::core::v1::Node;
 use karpenter_api::{pods, taint};
 use kube::ResourceExt;
 
@@ -11,21 +11,13 @@ use super::Batcher;
 use crate::context::Context;
 use crate::error::Result;
 use crate::runner::{Controller, Next, Reconcile, Runnable, linear};
-use crate::watch::Key;
 
 /// Whoever still needs a pass asks again after this.
 const AGAIN: SignedDuration = SignedDuration::from_secs(10);
 
 pub(super) fn controllers(ctx: &Context, batcher: &Arc<Batcher>) -> Vec<Runnable> {
     let workers = linear(ctx.options.cores(), 10, 1000);
-    let pod_trigger = PodTrigger {
-        ctx: ctx.clone(),
-        batcher: batcher.clone(),
-    };
-    let pod = Controller::new(&ctx.runner, "provisioner.trigger.pod")
-        .about("", "Pod")
-        .concurrency(workers)
-        .runs(&ctx.pods, pods::is_provisionable, pod_trigger);
+    let pod = pod_trigger(ctx, batcher);
     let node = Controller::new(&ctx.runner, "provisioner.trigger.node")
         .about("", "Node")
         .concurrency(workers)
@@ -54,17 +46,30 @@ fn is_disrupted(node: &Node) -> bool {
         .any(|present| taint::same(present, &taint::disrupted()))
 }
 
-struct PodTrigger {
-    ctx: Context,
-    batcher: Arc<Batcher>,
-}
-
-impl Reconcile<Pod> for PodTrigger {
-    async fn reconcile(&self, pod: Arc<Pod>) -> Result<Next> {
-        self.ctx.state.acknowledge(&Key::of(&*pod));
-        self.batcher.trigger(&pod.uid().unwrap_or_default());
-        Ok(Next::After(AGAIN))
-    }
+/// The `provisioner.trigger.pod` controller: one observer and one timer for all pods. A burst brings thousands of them at once,
+/// and all that is to be done for each is to note its name.
+fn pod_trigger(ctx: &Context, batcher: &Arc<Batcher>) -> Runnable {
+    let (ctx, batcher) = (ctx.clone(), batcher.clone());
+    Runnable::new("provisioner.trigger.pod", move |stop| async move {
+        let (state, observing) = (ctx.state.clone(), batcher.clone());
+        ctx.pods.observe(move |change| {
+            let pod = change.new.as_deref().filter(|pod| pods::is_provisionable(pod));
+            if let Some(pod) = pod {
+                state.acknowledge(&change.key);
+                observing.trigger(pod.metadata.uid.as_deref().unwrap_or_default());
+            }
+        });
+        let again = async {
+            loop {
+                ctx.clock.sleep(AGAIN.unsigned_abs()).await;
+                ctx.state.waiting_uids().iter().for_each(|uid| batcher.trigger(uid));
+            }
+        };
+        tokio::select! {
+            () = stop.cancelled() => {}
+            () = again => {}
+        }
+    })
 }
 
 struct NodeTrigger {

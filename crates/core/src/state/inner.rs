@@ -12,7 +12,7 @@ use karpenter_api::labels::{self, LabelRules};
 use karpenter_api::{NodeClaim, Quantity, ResourceList, pods};
 use karpenter_engine::convert::{self, NodeObjects, PodIntake, PodProblem};
 use karpenter_engine::model::{DaemonPod, Labels, Node, Owner, Pod, VolumeFacts};
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::assignments::Assignments;
 use super::machine::{Machine, Mark};
@@ -66,6 +66,8 @@ pub(super) struct Inner {
     pub(super) namespaces: Arc<BTreeMap<String, Labels>>,
     pub(super) volumes: Option<Arc<VolumeFacts>>,
     gone_since_sweep: u32,
+    /// Claims, and nodes without one, that hold virtual pods of CapacityBuffers.
+    buffer_nodes: FxHashSet<Arc<str>>,
 }
 
 impl Inner {
@@ -88,6 +90,7 @@ impl Inner {
             namespaces: Arc::default(),
             volumes: None,
             gone_since_sweep: 0,
+            buffer_nodes: FxHashSet::default(),
         }
     }
 
@@ -309,13 +312,15 @@ impl Inner {
             view.bind(pod);
         }
         let changed = old_readiness != Some(readiness(&view));
-        let machine = Machine {
+        let mut machine = Machine {
             node,
             claim,
             view: Arc::new(view),
             mark,
             nominated_until,
+            holds_buffer_pods: false,
         };
+        machine.holds_buffer_pods = self.buffer_nodes.contains(machine.lasting_name());
         self.machines.insert(id.clone(), machine);
         changed
     }
@@ -350,6 +355,13 @@ impl Inner {
         };
         if let Some(machine) = machine {
             machine.nominated_until = Some(until);
+        }
+    }
+
+    pub(super) fn set_buffer_nodes(&mut self, names: FxHashSet<Arc<str>>) {
+        self.buffer_nodes = names;
+        for machine in self.machines.values_mut() {
+            machine.holds_buffer_pods = self.buffer_nodes.contains(machine.lasting_name());
         }
     }
 

@@ -28,6 +28,7 @@ pub struct Machine {
     pub view: Arc<Node>,
     pub(super) mark: Mark,
     pub(super) nominated_until: Option<Timestamp>,
+    pub(super) holds_buffer_pods: bool,
 }
 
 /// Why a machine must not be disrupted now (lifecycle.md §2.3).
@@ -86,6 +87,16 @@ impl Machine {
     /// Whether pods are expected on it.
     pub fn is_nominated(&self, now: Timestamp) -> bool {
         self.nominated_until.is_some_and(|until| until > now)
+    }
+
+    /// Whether the last plan put virtual pods of CapacityBuffers on it.
+    pub fn holds_buffer_pods(&self) -> bool {
+        self.holds_buffer_pods
+    }
+
+    /// The name by which decisions about it are kept: its claim's, because a node is called otherwise before it registers.
+    pub(super) fn lasting_name(&self) -> &str {
+        self.view.node_claim.as_deref().unwrap_or(&self.view.name)
     }
 
     /// Whether a reboot is under way.

@@ -14,6 +14,7 @@ use kube::{Api, Client, Resource};
 use serde::de::DeserializeOwned;
 use tokio::task::JoinSet;
 
+use super::lean_pod::LeanPod;
 use super::{Cache, Workloads, trim};
 use crate::clock::Clock;
 
@@ -74,8 +75,8 @@ impl Default for Watches {
 }
 
 impl Watches {
-    /// Watches every kind until the returned set is dropped or aborted. `sees_pod` gets each pod whole, before it is
-    /// cut down.
+    /// Watches every kind until the returned set is dropped or aborted. `sees_pod` gets each pod with its containers and
+    /// constraints, before it is cut down further.
     pub fn run(&self, client: &Client, clock: &Clock, sees_pod: impl Fn(&Pod) + Send + Sync + 'static) -> JoinSet<()> {
         self.running.store(true, Ordering::Relaxed);
         let mut tasks = JoinSet::new();
@@ -91,7 +92,7 @@ impl Watches {
         watch.start(&mut tasks, &self.pools, trim::object);
         watch.start(&mut tasks, &self.claims, trim::object);
         watch.start(&mut tasks, &self.nodes, trim::node);
-        watch.start_paged(&mut tasks, &self.pods, POD_PAGE, move |pod| {
+        watch.start_paged(&mut tasks, &self.pods, POD_PAGE, move |LeanPod(pod)| {
             sees_pod(&pod);
             trim::pod(pod)
         });
@@ -155,13 +156,14 @@ impl Watch<'_> {
         self.start_paged(tasks, cache, 500, trim);
     }
 
-    fn start_paged<K>(
+    fn start_paged<K, V>(
         &self,
         tasks: &mut JoinSet<()>,
-        cache: &Arc<Cache<K>>,
+        cache: &Arc<Cache<V>>,
         page: u32,
-        project: impl Fn(K) -> K + Send + Sync + 'static,
+        project: impl Fn(K) -> V + Send + Sync + 'static,
     ) where
+        V: Send + Sync + 'static,
         K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
     {
         let config = watcher::Config::default().page_size(page);

@@ -7,7 +7,7 @@ use karpenter_api::labels::annotations;
 use kube::Resource;
 
 /// Annotations of pods that mean something to us.
-const POD_ANNOTATIONS: [&str; 3] = [
+pub(super) const POD_ANNOTATIONS: [&str; 3] = [
     annotations::DO_NOT_DISRUPT,
     annotations::DISRUPTION_COST,
     annotations::POD_DELETION_COST,

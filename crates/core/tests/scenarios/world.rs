@@ -43,6 +43,7 @@ pub(crate) fn clock(sandbox: &Sandbox) -> Clock {
 /// A cluster with Karpenter's kinds, a cloud, and controllers at work.
 pub(crate) struct World {
     pub(crate) sandbox: Sandbox,
+    pub(crate) cloud: FakeProvider,
     pub(crate) ctx: Context,
     tasks: JoinSet<()>,
     stop: CancellationToken,
@@ -74,16 +75,18 @@ pub(crate) fn install(sandbox: &Sandbox) {
 impl World {
     /// A cluster with the kinds installed and nothing in it; `controllers` chooses what runs.
     pub(crate) async fn start(controllers: impl FnOnce(&Context) -> Vec<Runnable>) -> Self {
-        Self::start_in(Sandbox::builder().api_server_only().start(), controllers).await
+        Self::start_with(Options::default(), controllers).await
     }
 
-    pub(crate) async fn start_in(sandbox: Sandbox, controllers: impl FnOnce(&Context) -> Vec<Runnable>) -> Self {
+    /// Like [`World::start`], with other options.
+    pub(crate) async fn start_with(options: Options, controllers: impl FnOnce(&Context) -> Vec<Runnable>) -> Self {
+        let sandbox = Sandbox::builder().api_server_only().start();
         install(&sandbox);
         let clock = clock(&sandbox);
         let cloud = FakeProvider::new(clock.clone());
         let options = Arc::new(Options {
             disable_leader_election: true,
-            ..Options::default()
+            ..options
         });
         let metrics = Metrics::new(clock.clone());
         let ctx = Context::new(
@@ -95,6 +98,7 @@ impl World {
         );
         let mut world = Self {
             sandbox,
+            cloud,
             tasks: ctx.watch(),
             ctx,
             stop: CancellationToken::new(),

@@ -40,15 +40,39 @@ impl DivCeil for i64 {
     }
 }
 
-/// Virtual pods `capacity-buffer-<buffer>-<i>`: the template without its volumes and without a node.
+/// What one pod of the template asks for, as the scheduler counts it.
 ///
 /// # Errors
-/// When an amount in the template is no quantity.
+/// When the template has no spec, or an amount in it is no quantity.
+pub fn template_requests(template: &PodTemplateSpec) -> Result<ResourceList, ConvertError> {
+    let mut spec = template.spec.clone().ok_or(ConvertError::Missing("template.spec"))?;
+    default_requests(&mut spec);
+    pod_requests(&spec, None).map_err(ConvertError::quantity("resource requests"))
+}
+
+/// The virtual pods of a buffer, as many as [`buffer_replicas`] says.
+///
+/// # Errors
+/// As [`virtual_pods`].
 pub fn buffer_pods(
     intake: &mut PodIntake,
     buffer: &CapacityBuffer,
     template: &PodTemplateSpec,
     workload_replicas: Option<i32>,
+) -> Result<Vec<Pod>, ConvertError> {
+    let replicas = buffer_replicas(&buffer.spec, &template_requests(template)?, workload_replicas);
+    virtual_pods(intake, buffer, template, replicas)
+}
+
+/// Virtual pods `capacity-buffer-<buffer>-<i>`: the template without its volumes and without a node.
+///
+/// # Errors
+/// When the template has no spec, or an amount in it is no quantity.
+pub fn virtual_pods(
+    intake: &mut PodIntake,
+    buffer: &CapacityBuffer,
+    template: &PodTemplateSpec,
+    replicas: i32,
 ) -> Result<Vec<Pod>, ConvertError> {
     let name = buffer
         .metadata
@@ -62,9 +86,6 @@ pub fn buffer_pods(
         volume.persistent_volume_claim = None;
         volume.ephemeral = None;
     }
-    let requests = pod_requests(&spec, None).map_err(ConvertError::quantity("resource requests"))?;
-    let replicas = buffer_replicas(&buffer.spec, &requests, workload_replicas);
-
     let mut object = KubePod {
         spec: Some(spec),
         ..KubePod::default()

@@ -15,7 +15,7 @@ use karpenter_api::{
 use super::{
     ConvertError, Interner, PodProblem,
     constraints::{avoids_node_pools, pod_constraints},
-    resources::pod_requests,
+    resources::{pod_limits, pod_requests},
     volume::volume_claims,
 };
 use crate::model::{ControllerRef, DoNotDisrupt, Labels, Owner, Pod, PodPhase};
@@ -64,6 +64,7 @@ impl PodIntake {
             problems.push(PodProblem::AvoidsNodePools);
         }
         let requests = pod_requests(spec, status).map_err(ConvertError::quantity("resource requests"))?;
+        let limits = pod_limits(spec, status).map_err(ConvertError::quantity("resource limits"))?;
         let uid = match pod.metadata.uid.as_deref() {
             Some(uid) => uid.into(),
             // Manifests have no UID; namespace and name are just as unique in one file.
@@ -85,6 +86,7 @@ impl PodIntake {
             labels: self.interner.labels(pod.metadata.labels.as_ref().unwrap_or(&no_labels)),
             spec: self.interner.spec(constraints),
             requests: self.interner.requests(requests),
+            limits: self.interner.requests(limits),
             volume_claims: self.interner.claims(volume_claims(name, spec)),
             node_name: spec
                 .node_name

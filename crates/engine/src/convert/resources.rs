@@ -14,10 +14,39 @@ use karpenter_api::{
 ///
 /// While a pod is being resized, the status says what the kubelet has given it, and the larger of wish and gift counts.
 pub fn pod_requests(spec: &PodSpec, status: Option<&PodStatus>) -> Result<ResourceList, QuantityError> {
+    let mut total = totals(spec, status, Side::Requests)?;
+    if let Some(overhead) = &spec.overhead {
+        total.merge(&ResourceList::from_kube(overhead)?);
+    }
+    total.insert(PODS.to_owned(), Quantity::ONE);
+    Ok(total)
+}
+
+/// The pod's limits, counted like its requests. What is not limited stays so: overhead only adds to limits that are there.
+pub fn pod_limits(spec: &PodSpec, status: Option<&PodStatus>) -> Result<ResourceList, QuantityError> {
+    let mut total = totals(spec, status, Side::Limits)?;
+    if let Some(overhead) = &spec.overhead {
+        let mut overhead = ResourceList::from_kube(overhead)?;
+        overhead.0.retain(|resource, _| !total.amount(resource).is_zero());
+        total.merge(&overhead);
+    }
+    total.insert(PODS.to_owned(), Quantity::ONE);
+    Ok(total)
+}
+
+/// Which of a container's two amounts is counted.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Side {
+    Requests,
+    Limits,
+}
+
+/// Everything but overhead.
+fn totals(spec: &PodSpec, status: Option<&PodStatus>, side: Side) -> Result<ResourceList, QuantityError> {
     let resize = Resize::of(status);
     let mut running = ResourceList::new();
     for container in &spec.containers {
-        running.merge(&container_requests(container, resize.status_of(&container.name))?);
+        running.merge(&container_amounts(container, resize.status_of(&container.name), side)?);
     }
 
     let mut sidecars = ResourceList::new();
@@ -29,25 +58,21 @@ pub fn pod_requests(spec: &PodSpec, status: Option<&PodStatus>) -> Result<Resour
         } else {
             Resize::unchanged()
         };
-        let requests = container_requests(container, status)?;
+        let amounts = container_amounts(container, status, side)?;
         if restartable {
-            sidecars.merge(&requests);
+            sidecars.merge(&amounts);
             init_peak = init_peak.max(&sidecars);
         } else {
-            init_peak = init_peak.max(&requests.merged(&sidecars));
+            init_peak = init_peak.max(&amounts.merged(&sidecars));
         }
     }
 
     let mut total = running.merged(&sidecars).max(&init_peak);
-    for (resource, amount) in requests_of(spec.resources.as_ref())? {
+    for (resource, amount) in amounts_of(spec.resources.as_ref(), side)? {
         if resource == CPU || resource == MEMORY || resource.starts_with(HUGEPAGES_PREFIX) {
             total.insert(resource, amount);
         }
     }
-    if let Some(overhead) = &spec.overhead {
-        total.merge(&ResourceList::from_kube(overhead)?);
-    }
-    total.insert(PODS.to_owned(), Quantity::ONE);
     Ok(total)
 }
 
@@ -76,15 +101,19 @@ fn is_sidecar(container: &Container) -> bool {
     container.restart_policy.as_deref() == Some("Always")
 }
 
-fn requests_of(resources: Option<&ResourceRequirements>) -> Result<ResourceList, QuantityError> {
-    match resources.and_then(|r| r.requests.as_ref()) {
-        Some(requests) => ResourceList::from_kube(requests),
+fn amounts_of(resources: Option<&ResourceRequirements>, side: Side) -> Result<ResourceList, QuantityError> {
+    let amounts = resources.and_then(|resources| match side {
+        Side::Requests => resources.requests.as_ref(),
+        Side::Limits => resources.limits.as_ref(),
+    });
+    match amounts {
+        Some(amounts) => ResourceList::from_kube(amounts),
         None => Ok(ResourceList::new()),
     }
 }
 
-fn container_requests(container: &Container, given: Given<'_>) -> Result<ResourceList, QuantityError> {
-    let wished = requests_of(container.resources.as_ref())?;
+fn container_amounts(container: &Container, given: Given<'_>, side: Side) -> Result<ResourceList, QuantityError> {
+    let wished = amounts_of(container.resources.as_ref(), side)?;
     let Given::Resources {
         actuated,
         allocated,
@@ -93,7 +122,9 @@ fn container_requests(container: &Container, given: Given<'_>) -> Result<Resourc
     else {
         return Ok(wished);
     };
-    let given = requests_of(Some(actuated))?.max(&match allocated {
+    // What is allocated is about requests; a limit has no such thing.
+    let allocated = allocated.filter(|_| side == Side::Requests);
+    let given = amounts_of(Some(actuated), side)?.max(&match allocated {
         Some(allocated) => ResourceList::from_kube(allocated)?,
         None => ResourceList::new(),
     });
@@ -184,6 +215,19 @@ mod tests {
         container["name"] = "s".into();
         container["restartPolicy"] = "Always".into();
         container
+    }
+
+    #[test]
+    fn limits_are_counted_like_requests_and_overhead_adds_only_to_what_is_limited() {
+        let spec: PodSpec =
+            serde_json::from_value(json!({ "overhead": { "cpu": "250m", "memory": "1Gi" }, "containers": [
+            { "name": "a", "resources": { "requests": { "cpu": "1", "memory": "1Gi" }, "limits": { "cpu": "2" } } },
+            { "name": "b", "resources": { "limits": { "cpu": "1" } } } ] }))
+            .unwrap();
+        let limits = pod_limits(&spec, None).unwrap();
+        assert_eq!(limits.cpu(), "3250m".parse().unwrap());
+        assert!(limits.get(MEMORY).is_none());
+        assert_eq!(limits.amount(PODS), Quantity::ONE);
     }
 
     #[test]

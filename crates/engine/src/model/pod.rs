@@ -24,6 +24,8 @@ pub struct Pod {
     pub spec: Arc<PodSpec>,
     /// Totals of scheduling.md §2.3, `pods: 1` included.
     pub requests: Arc<ResourceList>,
+    /// Totals of limits, counted like requests; nothing is decided by them.
+    pub limits: Arc<ResourceList>,
     /// PersistentVolumeClaims in volume order, names within the pod's namespace.
     pub volume_claims: Arc<[Box<str>]>,
     /// `spec.nodeName`.

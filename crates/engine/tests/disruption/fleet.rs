@@ -359,6 +359,7 @@ pub(crate) fn pod(name: &str, cpu: &str) -> Pod {
         terminating: false,
         ready: true,
         do_not_disrupt: None,
+        limits: Default::default(),
         deletion_cost: 0,
         disruption_cost: None,
         buffer: None,

@@ -295,6 +295,7 @@ impl Pods {
                 terminating: false,
                 ready: false,
                 do_not_disrupt: None,
+                limits: Default::default(),
                 deletion_cost: 0,
                 disruption_cost: None,
                 buffer: None,

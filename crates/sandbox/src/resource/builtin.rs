@@ -104,6 +104,7 @@ const ROWS: &[Row] = &[
         through::<core::PersistentVolumeClaim>,
     ),
     namespaced("", "Binding", "bindings", &[], through::<core::Binding>),
+    namespaced("", "PodTemplate", "podtemplates", &[], through::<core::PodTemplate>),
     namespaced(
         APPS,
         "Deployment",
@@ -283,6 +284,7 @@ impl Row {
     fn generation(&self) -> Generation {
         match self.kind {
             "Pod"
+            | "PodTemplate"
             | "Deployment"
             | "ReplicaSet"
             | "StatefulSet"

@@ -1,0 +1,199 @@
+//! A cluster with everything in it: scheduler, workloads, kubelets, a cloud whose machines boot, and our controllers.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::core::v1::{Node, Pod};
+use karpenter_api::NodeClaim;
+use karpenter_cloud::fake::FakeProvider;
+use karpenter_core::context::Context;
+use karpenter_core::controllers;
+use karpenter_core::metrics::Metrics;
+use karpenter_core::options::Options;
+use karpenter_sandbox::{DeleteOptions, Machine, Objects, Sandbox, Timing};
+use serde_json::json;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use crate::world::{clock, install};
+
+const DEFAULTS: &str = "
+apiVersion: karpenter.test.sh/v1alpha1
+kind: TestNodeClass
+metadata: {name: default}
+status: {conditions: [{type: Ready, status: 'True', reason: Ready, message: '', lastTransitionTime: '2026-01-01T00:00:00Z'}]}
+---
+apiVersion: karpenter.sh/v1
+kind: NodePool
+metadata: {name: default}
+spec:
+  disruption: {consolidationPolicy: WhenEmpty, consolidateAfter: 0s, budgets: [{nodes: '100%'}]}
+  template:
+    spec:
+      expireAfter: Never
+      requirements: []
+      nodeClassRef: {group: karpenter.test.sh, kind: TestNodeClass, name: default}
+";
+
+pub(crate) struct WholeCluster {
+    pub(crate) sandbox: Sandbox,
+    pub(crate) cloud: FakeProvider,
+    agent: String,
+    tasks: JoinSet<()>,
+}
+
+impl WholeCluster {
+    pub(crate) async fn start(seed: u64) -> Self {
+        let sandbox = Sandbox::builder().timing(Timing::instant()).seed(seed).start();
+        install(&sandbox);
+        sandbox.apply(DEFAULTS).expect("the defaults are valid");
+        let cloud = FakeProvider::new(clock(&sandbox));
+        let (on_boot, on_gone) = (sandbox.clone(), sandbox.clone());
+        cloud.on_boot(move |machine| on_boot.kubelets().boot(booted(machine)));
+        cloud.on_gone(move |machine| {
+            on_gone.kubelets().stop(machine.name.clone());
+            // What a cloud's node controller does: a Node that never registered has nobody else.
+            let _ = on_gone
+                .objects()
+                .delete::<Node>("", &machine.name, &DeleteOptions::default());
+        });
+        let mut cluster = Self {
+            sandbox,
+            cloud,
+            agent: "karpenter-0".to_owned(),
+            tasks: JoinSet::new(),
+        };
+        cluster.run().await;
+        cluster
+    }
+
+    async fn run(&mut self) {
+        let clock = clock(&self.sandbox);
+        let ctx = Context::new(
+            self.sandbox.client_as(&self.agent),
+            clock.clone(),
+            Arc::new(Options::default()),
+            Metrics::new(clock),
+            Arc::new(self.cloud.clone()),
+        );
+        let mut watches = ctx.watch();
+        ctx.synced().await;
+        self.tasks
+            .spawn(async move { while watches.join_next().await.is_some() {} });
+        for controller in controllers::all(&ctx) {
+            self.tasks.spawn(controller.run(CancellationToken::new()));
+        }
+        self.sandbox.settle().await;
+    }
+
+    /// Has the API server cut the controllers off right after their `writes`-th write from now on; whether that happened yet.
+    pub(crate) fn cut_off_after(&self, writes: usize) -> Arc<AtomicBool> {
+        let happened = Arc::new(AtomicBool::new(false));
+        let (sandbox, agent, seen) = (self.sandbox.clone(), self.agent.clone(), happened.clone());
+        self.sandbox.faults().after_writes(&self.agent, writes, move || {
+            sandbox.faults().cut_off(&agent);
+            seen.store(true, Ordering::SeqCst);
+        });
+        happened
+    }
+
+    /// The controllers die where they stand, and others take over with an empty memory.
+    pub(crate) async fn restart(&mut self) {
+        self.tasks.abort_all();
+        while self.tasks.join_next().await.is_some() {}
+        self.agent.push('\'');
+        self.run().await;
+    }
+
+    pub(crate) fn objects(&self) -> Objects {
+        self.sandbox.objects()
+    }
+
+    /// A Deployment whose pods share a node with no sibling.
+    pub(crate) fn deploy(&self, name: &str, replicas: usize) {
+        let affinity = json!({ "podAntiAffinity": { "requiredDuringSchedulingIgnoredDuringExecution": [{
+            "topologyKey": "kubernetes.io/hostname", "labelSelector": { "matchLabels": { "app": name } } }] } });
+        let object = json!({ "apiVersion": "apps/v1", "kind": "Deployment", "metadata": { "name": name, "namespace": "default" },
+            "spec": { "replicas": replicas, "selector": { "matchLabels": { "app": name } }, "template": {
+                "metadata": { "labels": { "app": name } },
+                "spec": { "affinity": affinity, "terminationGracePeriodSeconds": 1, "containers": [
+                    { "name": "c", "image": "i", "resources": { "requests": { "cpu": "1" } } }] } } } });
+        self.sandbox
+            .apply(&object.to_string())
+            .expect("the Deployment is accepted");
+    }
+
+    pub(crate) fn scale(&self, name: &str, replicas: usize) {
+        let patch = json!({ "spec": { "replicas": replicas } });
+        self.objects()
+            .patch::<Deployment>("default", name, &patch)
+            .expect("it is there");
+    }
+
+    /// Lets time pass until `pods` pods run, for at most `minutes`; whether they do.
+    pub(crate) async fn until_running(&self, pods: usize, minutes: u64) -> bool {
+        let limit = Duration::from_secs(60 * minutes);
+        self.sandbox.run_until(limit, |objects| running(objects) == pods).await
+    }
+
+    /// Lets time pass until nothing of ours is left, for at most `minutes`; whether that is so.
+    pub(crate) async fn until_empty(&self, minutes: u64) -> bool {
+        let limit = Duration::from_secs(60 * minutes);
+        let cloud = self.cloud.clone();
+        self.sandbox
+            .run_until(limit, |objects| {
+                objects.list::<NodeClaim>("").is_empty()
+                    && objects.list::<Node>("").is_empty()
+                    && cloud.machines().is_empty()
+            })
+            .await
+    }
+
+    /// Claims, nodes and machines; claims that share a machine count once.
+    pub(crate) fn counts(&self) -> (usize, usize, usize) {
+        let claims: Vec<NodeClaim> = self.objects().list("");
+        let mut ids: Vec<_> = claims
+            .iter()
+            .map(|claim| claim.provider_id().map(str::to_owned))
+            .collect();
+        ids.sort();
+        ids.dedup();
+        (
+            ids.len(),
+            self.objects().list::<Node>("").len(),
+            self.cloud.machines().len(),
+        )
+    }
+
+    pub(crate) fn summary(&self) -> String {
+        let pods: Vec<Pod> = self.objects().list("");
+        format!(
+            "{} pods, {} run; {:?} claims, nodes, machines",
+            pods.len(),
+            running(&self.objects()),
+            self.counts()
+        )
+    }
+}
+
+fn running(objects: &Objects) -> usize {
+    let pods = objects.list::<Pod>("").into_iter();
+    let is_running = |pod: &Pod| {
+        pod.metadata.deletion_timestamp.is_none()
+            && pod.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Running")
+    };
+    pods.filter(is_running).count()
+}
+
+fn booted(machine: &karpenter_cloud::fake::Machine) -> Machine {
+    let instance = &machine.instance;
+    let mut booted = Machine::new(machine.name.clone())
+        .provider_id(instance.provider_id.clone())
+        .taint("karpenter.sh/unregistered", "", "NoExecute");
+    for (resource, amount) in &instance.capacity {
+        booted = booted.capacity(resource.clone(), amount.to_string());
+    }
+    booted
+}
