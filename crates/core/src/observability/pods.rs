@@ -191,7 +191,7 @@ impl PodGauges {
         let age = |name: &str, help: &str, labels: &[&str], since: Since| {
             let gauges = self.clone();
             registry.view(name, help, &owned(labels), move |series| {
-                gauges.write_ages(series, since)
+                gauges.write_ages(series, since);
             });
         };
         let name = ["name", "namespace"];
