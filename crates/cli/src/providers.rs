@@ -9,6 +9,8 @@ use karpenter_api::crd::Crd;
 use karpenter_api::labels::LabelRules;
 use karpenter_bizflycloud::BizflyCloudProvider;
 use karpenter_cloud::CloudProvider;
+use karpenter_cloudstack::CloudStackProvider;
+use karpenter_cloudstack::start::StartError;
 use karpenter_core::clock::Clock;
 use karpenter_kwok::{Catalogue, KwokProvider};
 use kube::{Api, Client};
@@ -23,6 +25,9 @@ pub(crate) enum Provider {
     /// BizFly Cloud.
     #[value(name = "bizflycloud")]
     BizflyCloud,
+    /// Apache CloudStack.
+    #[value(name = "cloudstack")]
+    CloudStack,
 }
 
 /// What providers let the command line say; everything else they read from the environment.
@@ -48,6 +53,7 @@ impl Provider {
         match self {
             Self::Kwok => karpenter_kwok::node_class::crds(),
             Self::BizflyCloud => karpenter_bizflycloud::node_class::crds(),
+            Self::CloudStack => karpenter_cloudstack::node_class::crds(),
         }
     }
 
@@ -56,6 +62,7 @@ impl Provider {
         match self {
             Self::Kwok => include_str!("../../../deploy/kwok.yaml"),
             Self::BizflyCloud => include_str!("../../../deploy/bizflycloud.yaml"),
+            Self::CloudStack => include_str!("../../../deploy/cloudstack.yaml"),
         }
     }
 
@@ -87,6 +94,14 @@ impl Provider {
                 };
                 Ok(Arc::new(KwokProvider::new(client, clock, catalogue)))
             }
+            Self::CloudStack => {
+                let started = CloudStackProvider::from_env(client, clock).await;
+                let provider = started.map_err(|error| match error {
+                    StartError::Settings(_) => CliError::usage(error.to_string()),
+                    StartError::Http(_) | StartError::Cloud(_) => CliError::unreachable(error.to_string()),
+                })?;
+                Ok(Arc::new(provider))
+            }
             Self::BizflyCloud => {
                 let mut settings = karpenter_bizflycloud::Settings::from_lookup(|name| std::env::var(name).ok());
                 if settings.cluster_name.is_empty() {
@@ -102,6 +117,7 @@ impl Provider {
         match self {
             Self::Kwok => Catalogue::built_in().rules().clone(),
             Self::BizflyCloud => karpenter_bizflycloud::labels::rules(),
+            Self::CloudStack => karpenter_cloudstack::labels::extend(LabelRules::default()),
         }
     }
 }

@@ -12,6 +12,11 @@ fn the_story_holds_on_the_simulated_bizfly_cloud() {
     tell("bizflycloud");
 }
 
+#[test]
+fn the_story_holds_on_the_simulated_cloudstack() {
+    tell("cloudstack");
+}
+
 fn tell(provider: &str) {
     let output = Command::new(env!("CARGO_BIN_EXE_karpenter"))
         .args(["demo", "--provider", provider, "--once", "--speed", "20", "-o", "json"])

@@ -109,12 +109,14 @@ impl Simulate {
     pub(crate) fn run(&self, terminal: &Terminal) -> Result<(), CliError> {
         let start = Instant::now();
         let market = match self.provider {
-            Provider::BizflyCloud if self.instance_types.is_none() => {
+            Provider::BizflyCloud | Provider::CloudStack if self.instance_types.is_none() => {
                 return Err(CliError::usage(
-                    "the flavors of BizFly Cloud are not known offline; give them with --instance-types",
+                    "what this cloud offers is not known offline; give its instance types with --instance-types",
                 ));
             }
-            Provider::Kwok | Provider::BizflyCloud => Market::load(self.instance_types.as_deref())?,
+            Provider::Kwok | Provider::BizflyCloud | Provider::CloudStack => {
+                Market::load(self.instance_types.as_deref())?
+            }
         };
         let cluster = cluster_files::read(&self.sources, &market, self.options())?;
         let load = start.elapsed();

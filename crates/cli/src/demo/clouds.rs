@@ -7,6 +7,12 @@ use std::time::Duration;
 use karpenter_bizflycloud::sim::{self, SimOptions, SimulatedBizfly};
 use karpenter_bizflycloud::{BizflyCloudProvider, Settings};
 use karpenter_cloud::CloudProvider;
+use karpenter_cloud::cache::CacheMetrics;
+use karpenter_cloud::http::Redactor;
+use karpenter_cloudstack::client::metrics::ApiMetrics;
+use karpenter_cloudstack::sim::kubelets::Kubelets;
+use karpenter_cloudstack::sim::{Seed, Simulator, seed};
+use karpenter_cloudstack::{CloudStackProvider, ProviderSettings};
 use karpenter_core::clock::Clock;
 use kube::Client;
 use tokio_util::sync::CancellationToken;
@@ -39,6 +45,7 @@ impl SimulatedCloud {
                 _running: Box::new(()),
             }),
             Provider::BizflyCloud => bizflycloud(client, clock).await,
+            Provider::CloudStack => cloudstack(client, clock).await,
         }
     }
 }
@@ -113,6 +120,57 @@ spec:
       expireAfter: Never
       requirements:
       - {key: karpenter.bizflycloud.com/instance-cpu, operator: Lt, values: ['9']}
+";
+
+/// A simulated CloudStack API on a real socket; a machine that boots becomes a Node.
+async fn cloudstack(client: &Client, clock: &Clock) -> Result<SimulatedCloud, CliError> {
+    let simulator = Simulator::start(clock.clone(), Seed::of_zones(&["zone-1", "zone-2", "zone-3"])).await?;
+    let mut settings = ProviderSettings::new("demo");
+    // The story is played faster than real time, and requests take real time.
+    settings.http.rate.per_second = 1000.0;
+    settings.http.rate.burst = 1000;
+    let keys = simulator.keys(seed::ACCOUNT);
+    let api = karpenter_cloudstack::client::Client::new(
+        clock.clone(),
+        settings.http.clone(),
+        keys,
+        Redactor::default(),
+        ApiMetrics::new(),
+    )
+    .map_err(|error| CliError::failed(error.to_string()))?;
+    let caches = CacheMetrics::unregistered("cloudstack").expect("the name is valid");
+    let provider = CloudStackProvider::new(client.clone(), clock.clone(), settings, api, &caches);
+    Ok(SimulatedCloud {
+        provider: Arc::new(provider),
+        manifests: CLOUDSTACK.to_owned(),
+        zones: 3,
+        _running: Box::new(Kubelets::attach(simulator, client.clone())),
+    })
+}
+
+const CLOUDSTACK: &str = "
+apiVersion: karpenter.k8s.cloudstack/v1
+kind: CloudStackNodeClass
+metadata: {name: default}
+spec:
+  zones: [zone-1, zone-2, zone-3]
+  networkSelectorTerms: [{name: nodes-zone-1}, {name: nodes-zone-2}, {name: nodes-zone-3}]
+  serviceOfferingSelectorTerms: [{minCPU: 1}]
+  templateSelectorTerms: [{name: ubuntu-24.04-kube}]
+---
+apiVersion: karpenter.sh/v1
+kind: NodePool
+metadata: {name: default}
+spec:
+  disruption: {consolidationPolicy: WhenEmptyOrUnderutilized, consolidateAfter: 10s, budgets: [{nodes: '2'}]}
+  template:
+    spec:
+      nodeClassRef: {group: karpenter.k8s.cloudstack, kind: CloudStackNodeClass, name: default}
+      expireAfter: Never
+      requirements:
+      - {key: kubernetes.io/arch, operator: In, values: [amd64]}
+      - {key: kubernetes.io/os, operator: In, values: [linux]}
+      - {key: karpenter.k8s.cloudstack/instance-cpu, operator: Lt, values: ['9']}
 ";
 
 const KWOK: &str = "

@@ -237,7 +237,7 @@ pub struct Pricing {
     #[schemars(regex(pattern = schema::PRICE))]
     pub per_vcpu: Option<String>,
     /// Per GiB of memory.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, rename = "perGiB", skip_serializing_if = "Option::is_none")]
     #[schemars(regex(pattern = schema::PRICE))]
     pub per_gib: Option<String>,
     /// Per GPU.
@@ -245,7 +245,7 @@ pub struct Pricing {
     #[schemars(regex(pattern = schema::PRICE))]
     pub per_gpu: Option<String>,
     /// Per GiB of the root disk.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, rename = "perDiskGiB", skip_serializing_if = "Option::is_none")]
     #[schemars(regex(pattern = schema::PRICE))]
     pub per_disk_gib: Option<String>,
     /// What spot machines cost in parts of on-demand ones.
