@@ -1,6 +1,8 @@
 //! Ways to ask for capacity: mixed workloads, static pools, and manifests that were written for upstream's KWOK provider.
 
-use anyhow::{Context, Result, ensure};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
 use k8s_openapi::api::core::v1::Event;
 use karpenter_api::NodePool;
 use kube::ResourceExt;
@@ -202,9 +204,15 @@ pub(super) async fn manifests_for_upstream(world: &World) -> Result<()> {
         said.iter().any(|event| event.reason.as_deref() == Some("Nominated")),
         "no pod was told its node"
     );
-    let metrics = world.metrics().await?;
-    for name in METRICS {
-        ensure!(metrics.contains(name), "there is no metric {name}");
+    // Gauges are taken every few seconds.
+    let mut missing: Vec<&str> = METRICS.to_vec();
+    for _ in 0..60 {
+        let metrics = world.metrics().await?;
+        missing.retain(|name| !metrics.contains(*name));
+        if missing.is_empty() {
+            return Ok(());
+        }
+        tokio::time::sleep(Duration::from_millis(500)).await;
     }
-    Ok(())
+    bail!("these metrics are missing: {missing:?}")
 }
