@@ -31,6 +31,9 @@ rules:
 - {level: None}
 ";
 
+/// How long a part may take to come up: seconds on an idle machine, minutes on one that compiles beside us.
+const PATIENCE: Duration = Duration::from_secs(240);
+
 /// The parts in the order in which they start; they stop in the opposite order.
 #[derive(Debug)]
 pub(crate) struct ControlPlane {
@@ -72,14 +75,12 @@ impl ControlPlane {
         wait_http(&etcd, &format!("127.0.0.1:{}", ports.etcd), "/health").await?;
         let apiserver = start_apiserver(binary, dir, ports)?;
         let client = admin_client(dir).await?;
-        apiserver
-            .wait_until("ready", Duration::from_secs(90), || ready(&client))
-            .await?;
+        apiserver.wait_until("ready", PATIENCE, || ready(&client)).await?;
         let controller_manager = start_controller_manager(binary, dir, ports)?;
         let scheduler = start_scheduler(binary, dir, ports)?;
         let kwok = start_kwok(binary, dir, ports)?;
         controller_manager
-            .wait_until("serving", Duration::from_secs(90), || has_service_account(&client))
+            .wait_until("serving", PATIENCE, || has_service_account(&client))
             .await?;
         wait_http(&kwok, &format!("127.0.0.1:{}", ports.kwok), "/healthz").await?;
         Ok(Self {
@@ -133,9 +134,7 @@ impl ControlPlane {
         self.apiserver.stop().await;
         self.apiserver = start_apiserver(&self.binary, &self.dir, self.ports)?;
         let client = self.admin().await?;
-        self.apiserver
-            .wait_until("ready", Duration::from_secs(90), || ready(&client))
-            .await
+        self.apiserver.wait_until("ready", PATIENCE, || ready(&client)).await
     }
 
     /// Kills etcd and starts it again on the same data.
@@ -144,9 +143,7 @@ impl ControlPlane {
         self.etcd = start_etcd(&self.binary, &self.dir, self.ports)?;
         wait_http(&self.etcd, &format!("127.0.0.1:{}", self.ports.etcd), "/health").await?;
         let client = self.admin().await?;
-        self.apiserver
-            .wait_until("ready", Duration::from_secs(90), || ready(&client))
-            .await
+        self.apiserver.wait_until("ready", PATIENCE, || ready(&client)).await
     }
 
     /// Stops every part; also called for what is left when a run is interrupted, through `Process`'s `Drop`.
@@ -333,7 +330,7 @@ fn http_get(path: &str) -> http::Request<Vec<u8>> {
 /// Waits for a plain HTTP endpoint to answer 200.
 pub(crate) async fn wait_http(process: &Process, address: &str, path: &str) -> Result<()> {
     let probe = || async { http_text(address, path).await.is_ok() };
-    process.wait_until("ready", Duration::from_secs(90), probe).await
+    process.wait_until("ready", PATIENCE, probe).await
 }
 
 /// What a plain HTTP endpoint says, if it says 200.
