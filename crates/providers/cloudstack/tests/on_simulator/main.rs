@@ -7,4 +7,5 @@ mod environment;
 mod errors;
 mod launches;
 mod lifecycle;
+mod scale;
 mod transport;
