@@ -1,9 +1,11 @@
-//! The tour: a workload comes, grows, shrinks, its node pool changes, and everything goes again.
+//! The tour: a workload comes, grows, shrinks, its node pool changes, a node breaks, and everything goes again.
 
 use std::time::Duration;
 
 use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::core::v1::Node;
 use karpenter_api::NodePool;
+use karpenter_cloud::repair::{RepairAction, RepairPolicy};
 use kube::api::{Api, DeleteParams, Patch, PatchParams};
 use serde_json::json;
 
@@ -70,6 +72,22 @@ pub(crate) async fn play(world: &World, narrator: &Narrator) -> Result<(), CliEr
     )?;
     let _ = shrunk;
 
+    if let Some(policy) = fault(world) {
+        let step = narrator.begin(
+            "A node breaks",
+            "its provider's policy calls it unhealthy: a replacement comes, then it goes",
+        );
+        let broken = world.scene().await?.node_names.into_iter().next().unwrap_or_default();
+        break_node(world, &broken, &policy).await?;
+        step.end(
+            world
+                .until(PATIENCE, |scene| {
+                    scene.running == 11 && scene.pending == 0 && !scene.node_names.contains(&broken)
+                })
+                .await,
+        )?;
+    }
+
     let step = narrator.begin(
         "Everything is deleted",
         "no workload, no pool, and in the end no machine",
@@ -77,6 +95,24 @@ pub(crate) async fn play(world: &World, narrator: &Narrator) -> Result<(), CliEr
     delete(world).await?;
     step.end(world.until(PATIENCE, is_empty).await)?;
     Ok(())
+}
+
+/// A condition that the provider replaces nodes for. Not readiness: that is the kubelet's to say.
+fn fault(world: &World) -> Option<RepairPolicy> {
+    let mut policies = world.cloud.provider.repair_policies().into_iter();
+    policies.find(|policy| policy.action == RepairAction::ReplaceNode && policy.condition_type != "Ready")
+}
+
+async fn break_node(world: &World, name: &str, policy: &RepairPolicy) -> Result<(), CliError> {
+    let nodes: Api<Node> = Api::all(world.client.clone());
+    let condition = json!({ "type": policy.condition_type, "status": policy.condition_status.as_str(), "reason": "Demo",
+        "message": "somebody pulled the plug" });
+    let patch = json!({ "status": { "conditions": [condition] } });
+    nodes
+        .patch_status(name, &PatchParams::default(), &Patch::Strategic(&patch))
+        .await
+        .map(drop)
+        .map_err(failed)
 }
 
 fn is_empty(scene: &Scene) -> bool {

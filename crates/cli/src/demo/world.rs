@@ -94,10 +94,11 @@ impl World {
         let time = Clock::from_source(SandboxTime(clock.clone()));
         let cloud = SimulatedCloud::start(settings.provider, &client, &time).await?;
         let options = Options::resolve(OptionFlags::default(), |_| None).expect("the defaults are valid");
-        let options = Options {
+        let mut options = Options {
             disable_leader_election: true,
             ..options
         };
+        options.feature_gates.node_repair = !cloud.provider.repair_policies().is_empty();
         let operator = Operator::new(Setup {
             client: client.clone(),
             election_client: client.clone(),
