@@ -13,6 +13,7 @@ use karpenter_cloudstack::CloudStackProvider;
 use karpenter_cloudstack::start::StartError;
 use karpenter_core::clock::Clock;
 use karpenter_kwok::{Catalogue, KwokProvider};
+use karpenter_ovhcloud::{OvhProvider, OvhSettings};
 use kube::{Api, Client};
 
 use crate::error::CliError;
@@ -22,6 +23,8 @@ use crate::error::CliError;
 pub(crate) enum Provider {
     /// Nodes without machines, for tests and demonstrations.
     Kwok,
+    /// OVHcloud Managed Kubernetes Service.
+    Ovhcloud,
     /// BizFly Cloud.
     #[value(name = "bizflycloud")]
     BizflyCloud,
@@ -52,6 +55,7 @@ impl Provider {
     fn node_class_crds(self) -> Vec<Crd> {
         match self {
             Self::Kwok => karpenter_kwok::node_class::crds(),
+            Self::Ovhcloud => karpenter_ovhcloud::node_class::crds(),
             Self::BizflyCloud => karpenter_bizflycloud::node_class::crds(),
             Self::CloudStack => karpenter_cloudstack::node_class::crds(),
         }
@@ -102,6 +106,12 @@ impl Provider {
                 })?;
                 Ok(Arc::new(provider))
             }
+            Self::Ovhcloud => {
+                let lookup = |name: &str| std::env::var(name).ok();
+                let settings = OvhSettings::from_lookup(lookup).map_err(|error| CliError::usage(error.to_string()))?;
+                let environment = OvhProvider::environment(lookup);
+                Ok(Arc::new(OvhProvider::new(client, clock, settings, environment)))
+            }
             Self::BizflyCloud => {
                 let mut settings = karpenter_bizflycloud::Settings::from_lookup(|name| std::env::var(name).ok());
                 if settings.cluster_name.is_empty() {
@@ -116,6 +126,7 @@ impl Provider {
     pub(crate) fn label_rules(self) -> LabelRules {
         match self {
             Self::Kwok => Catalogue::built_in().rules().clone(),
+            Self::Ovhcloud => karpenter_ovhcloud::names::rules(),
             Self::BizflyCloud => karpenter_bizflycloud::labels::rules(),
             Self::CloudStack => karpenter_cloudstack::labels::extend(LabelRules::default()),
         }

@@ -17,6 +17,11 @@ fn the_story_holds_on_the_simulated_cloudstack() {
     tell("cloudstack");
 }
 
+#[test]
+fn the_story_holds_on_the_simulated_ovhcloud() {
+    tell("ovhcloud");
+}
+
 fn tell(provider: &str) {
     let output = Command::new(env!("CARGO_BIN_EXE_karpenter"))
         .args(["demo", "--provider", provider, "--once", "--speed", "20", "-o", "json"])

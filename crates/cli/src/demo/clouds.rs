@@ -14,6 +14,8 @@ use karpenter_cloudstack::sim::kubelets::Kubelets;
 use karpenter_cloudstack::sim::{Seed, Simulator, seed};
 use karpenter_cloudstack::{CloudStackProvider, ProviderSettings};
 use karpenter_core::clock::Clock;
+use karpenter_ovhcloud::sim::{self as ovh, Delays, SimulatedOvh, World as OvhWorld};
+use karpenter_ovhcloud::{OvhProvider, OvhSettings};
 use kube::Client;
 use tokio_util::sync::CancellationToken;
 
@@ -46,6 +48,7 @@ impl SimulatedCloud {
             }),
             Provider::BizflyCloud => bizflycloud(client, clock).await,
             Provider::CloudStack => cloudstack(client, clock).await,
+            Provider::Ovhcloud => ovhcloud(client, clock).await,
         }
     }
 }
@@ -171,6 +174,68 @@ spec:
       - {key: kubernetes.io/arch, operator: In, values: [amd64]}
       - {key: kubernetes.io/os, operator: In, values: [linux]}
       - {key: karpenter.k8s.cloudstack/instance-cpu, operator: Lt, values: ['9']}
+";
+
+/// An MKS cluster: the simulated API on a socket of this machine, whose machines register as nodes.
+async fn ovhcloud(client: &Client, clock: &Clock) -> Result<SimulatedCloud, CliError> {
+    // Several times as fast as the real one: a story should not be about waiting.
+    let seconds = Duration::from_secs;
+    let delays = Delays {
+        visible: seconds(1),
+        schedule: seconds(2),
+        vm: seconds(5),
+        boot: seconds(15),
+        delete: seconds(10),
+        ..Delays::default()
+    };
+    let world = OvhWorld {
+        delays,
+        ..OvhWorld::default()
+    };
+    let cloud = SimulatedOvh::start(clock.clone(), world).await?;
+    let mut settings = OvhSettings::of_project(ovh::SERVICE_NAME);
+    settings.endpoint = cloud.endpoint();
+    settings.kube_id = Some(ovh::KUBE_ID.to_owned());
+    settings.secret_namespace = "default".to_owned();
+    let environment = OvhProvider::environment(|_| None);
+    let provider = OvhProvider::new(client.clone(), clock.clone(), settings, environment);
+    let stop = CancellationToken::new();
+    tokio::spawn(ovh::join_nodes(cloud.clone(), client.clone(), stop.clone()));
+    let manifests = OVHCLOUD
+        .replace("{application}", ovh::APPLICATION_KEY)
+        .replace("{secret}", ovh::APPLICATION_SECRET)
+        .replace("{consumer}", ovh::CONSUMER_KEY);
+    Ok(SimulatedCloud {
+        provider: Arc::new(provider),
+        manifests,
+        zones: 3,
+        _running: Box::new((cloud, stop.drop_guard())),
+    })
+}
+
+const OVHCLOUD: &str = "
+apiVersion: v1
+kind: Secret
+metadata: {name: ovh-credentials, namespace: default}
+stringData: {applicationKey: '{application}', applicationSecret: '{secret}', consumerKey: '{consumer}'}
+---
+apiVersion: karpenter.ovhcloud.sh/v1alpha1
+kind: OVHNodeClass
+metadata: {name: default}
+spec: {}
+---
+apiVersion: karpenter.sh/v1
+kind: NodePool
+metadata: {name: default}
+spec:
+  disruption: {consolidationPolicy: WhenEmptyOrUnderutilized, consolidateAfter: 10s, budgets: [{nodes: '2'}]}
+  template:
+    spec:
+      nodeClassRef: {group: karpenter.ovhcloud.sh, kind: OVHNodeClass, name: default}
+      expireAfter: Never
+      requirements:
+      - {key: karpenter.ovhcloud.sh/instance-family, operator: In, values: [b3, c3]}
+      - {key: karpenter.ovhcloud.sh/instance-cpu, operator: Lt, values: ['9']}
 ";
 
 const KWOK: &str = "

@@ -64,8 +64,6 @@ impl Status {
     }
 }
 
-const PREFIX: &str = "karpenter_ovhcloud_";
-
 impl Default for Metrics {
     fn default() -> Self {
         Self::new().expect("the names and labels of metrics are valid")
@@ -74,55 +72,75 @@ impl Default for Metrics {
 
 impl Metrics {
     fn new() -> Result<Self, prometheus::Error> {
-        let name = |own: &str| format!("{PREFIX}{own}");
-        let opts = |own: &str, help: &str| Opts::new(name(own), help);
-        let histogram = |own: &str, help: &str, first: f64, count: usize| {
+        let opts = |name: &str, help: &str| Opts::new(name, help);
+        let histogram = |name: &str, help: &str, first: f64, count: usize| {
             let buckets = (0..count).map(|power| first * 2f64.powi(power as i32)).collect();
-            HistogramOpts::new(name(own), help).buckets(buckets)
+            HistogramOpts::new(name, help).buckets(buckets)
         };
         let inner = Inner {
             provisioning: IntCounterVec::new(
-                opts("node_provisioning_total", "Launches, by how they ended."),
+                opts(
+                    "karpenter_ovhcloud_node_provisioning_total",
+                    "Launches, by how they ended.",
+                ),
                 &["flavor", "zone", "status"],
             )?,
             provisioning_duration: HistogramVec::new(
                 histogram(
-                    "node_provisioning_duration_seconds",
+                    "karpenter_ovhcloud_node_provisioning_duration_seconds",
                     "From the start of a launch until its machine exists.",
                     10.0,
                     8,
                 ),
                 &["flavor", "zone"],
             )?,
-            deletions: IntCounterVec::new(opts("node_deletion_total", "Requests to end a machine."), &["status"])?,
+            deletions: IntCounterVec::new(
+                opts("karpenter_ovhcloud_node_deletion_total", "Requests to end a machine."),
+                &["status"],
+            )?,
             deletion_duration: Histogram::with_opts(histogram(
-                "node_deletion_duration_seconds",
+                "karpenter_ovhcloud_node_deletion_duration_seconds",
                 "From the request to end a machine until it is gone.",
                 1.0,
                 11,
             ))?,
             operations: IntCounterVec::new(
-                opts("pool_operations_total", "Changes of node pools."),
+                opts("karpenter_ovhcloud_pool_operations_total", "Changes of node pools."),
                 &["operation", "status"],
             )?,
-            pools_active: IntGauge::with_opts(opts("pools_active", "Node pools that Karpenter made."))?,
-            pools_limit: IntGauge::with_opts(opts("pools_limit", "Node pools that the cluster may have."))?,
-            pools_total: IntGaugeVec::new(opts("pools_total", "Node pools of the cluster, by owner."), &["owner"])?,
+            pools_active: IntGauge::with_opts(opts(
+                "karpenter_ovhcloud_pools_active",
+                "Node pools that Karpenter made.",
+            ))?,
+            pools_limit: IntGauge::with_opts(opts(
+                "karpenter_ovhcloud_pools_limit",
+                "Node pools that the cluster may have.",
+            ))?,
+            pools_total: IntGaugeVec::new(
+                opts("karpenter_ovhcloud_pools_total", "Node pools of the cluster, by owner."),
+                &["owner"],
+            )?,
             pool_nodes: IntGaugeVec::new(
-                opts("pool_nodes", "Machines and waiting claims of a node pool, by state."),
+                opts(
+                    "karpenter_ovhcloud_pool_nodes",
+                    "Machines and waiting claims of a node pool, by state.",
+                ),
                 &["pool", "state"],
             )?,
             pool_desired: IntGaugeVec::new(
-                opts("pool_desired_nodes", "The size that a node pool shall have."),
+                opts(
+                    "karpenter_ovhcloud_pool_desired_nodes",
+                    "The size that a node pool shall have.",
+                ),
                 &["pool"],
             )?,
             calls: IntCounterVec::new(
-                opts("api_calls_total", "Calls of the OVHcloud API."),
+                opts("karpenter_ovhcloud_api_calls_total", "Calls of the OVHcloud API."),
                 &["method", "endpoint", "status"],
             )?,
             call_duration: HistogramVec::new(
                 histogram(
-                    "api_call_duration_seconds",
+                    "karpenter_ovhcloud_api_call_duration_seconds",
                     "How long calls of the OVHcloud API take.",
                     0.1,
                     8,
@@ -130,48 +148,60 @@ impl Metrics {
                 &["method", "endpoint"],
             )?,
             retries: IntCounterVec::new(
-                opts("api_retries_total", "Repeated calls of the OVHcloud API."),
+                opts(
+                    "karpenter_ovhcloud_api_retries_total",
+                    "Repeated calls of the OVHcloud API.",
+                ),
                 &["method", "endpoint"],
             )?,
             types_available: IntGauge::with_opts(opts(
-                "instance_types_available",
+                "karpenter_ovhcloud_instance_types_available",
                 "Flavors that can be had in at least one zone.",
             ))?,
-            price_hits: IntCounter::with_opts(opts("pricing_cache_hits_total", "Prices answered from memory."))?,
+            price_hits: IntCounter::with_opts(opts(
+                "karpenter_ovhcloud_pricing_cache_hits_total",
+                "Prices answered from memory.",
+            ))?,
             price_misses: IntCounter::with_opts(opts(
-                "pricing_cache_misses_total",
+                "karpenter_ovhcloud_pricing_cache_misses_total",
                 "Prices asked for before the price list was read.",
             ))?,
             price_refreshes: IntCounter::with_opts(opts(
-                "pricing_cache_refreshes_total",
+                "karpenter_ovhcloud_pricing_cache_refreshes_total",
                 "Times that the price list was read.",
             ))?,
-            drift: IntCounterVec::new(opts("drift_detection_total", "Claims found drifted."), &["reason"])?,
+            drift: IntCounterVec::new(
+                opts("karpenter_ovhcloud_drift_detection_total", "Claims found drifted."),
+                &["reason"],
+            )?,
             offering_unavailable: IntGaugeVec::new(
-                opts("offering_unavailable", "Offerings that OVHcloud refused lately."),
+                opts(
+                    "karpenter_ovhcloud_offering_unavailable",
+                    "Offerings that OVHcloud refused lately.",
+                ),
                 &["flavor", "zone", "reason"],
             )?,
             bind_wait: Histogram::with_opts(histogram(
-                "bind_wait_seconds",
+                "karpenter_ovhcloud_bind_wait_seconds",
                 "From a claim's reservation until it has a machine.",
                 10.0,
                 8,
             ))?,
             clock_offset: Gauge::with_opts(opts(
-                "clock_offset_seconds",
+                "karpenter_ovhcloud_clock_offset_seconds",
                 "How far this process's clock is ahead of the API's.",
             ))?,
             credential_expiry: Gauge::with_opts(opts(
-                "credential_expiry_timestamp_seconds",
+                "karpenter_ovhcloud_credential_expiry_timestamp_seconds",
                 "When the API key expires; 0 if that is not known.",
             ))?,
             prices: GaugeVec::new(
-                opts("instance_type_price", "Price per hour of a flavor."),
+                opts("karpenter_ovhcloud_instance_type_price", "Price per hour of a flavor."),
                 &["flavor", "zone", "billing"],
             )?,
             throttled: CounterVec::new(
                 opts(
-                    "api_throttled_seconds_total",
+                    "karpenter_ovhcloud_api_throttled_seconds_total",
                     "Time that calls waited for the client's own rate limit.",
                 ),
                 &["endpoint"],
@@ -370,6 +400,9 @@ mod tests {
             .iter()
             .map(|family| family.name().to_owned())
             .collect();
-        assert!(names.iter().all(|name| name.starts_with(PREFIX)), "{names:?}");
+        assert!(
+            names.iter().all(|name| name.starts_with("karpenter_ovhcloud")),
+            "{names:?}"
+        );
     }
 }

@@ -1,6 +1,7 @@
 //! The CloudProvider over node pools.
 
 mod deletion;
+mod diagnosis;
 mod drift;
 mod launch;
 mod supply;
@@ -20,6 +21,7 @@ use karpenter_cloud::{
     LaunchHints, NodeClassKind, RepairPolicy, UnregisteredTaint,
     clock::{Clock, later},
     credentials::Credentials,
+    diagnosis::Diagnosis,
     error::CloudContext,
     http::Redactor,
     selection::{self, Candidate},
@@ -357,6 +359,10 @@ impl CloudProvider for OvhProvider {
         ]
     }
 
+    fn register_metrics(&self, registry: &prometheus::Registry) -> Result<(), prometheus::Error> {
+        self.shared.metrics.register(registry)
+    }
+
     async fn create(&self, claim: &NodeClaim) -> Result<Instance, CloudError> {
         let launched = self.shared.launch(claim).await;
         launched.inspect_err(|error| self.shared.suspect(error))
@@ -436,6 +442,10 @@ impl CloudProvider for OvhProvider {
             registration_timeout: spec.registration_timeout(has_gpu),
             unregistered_taint: UnregisteredTaint::NotExpected,
         }
+    }
+
+    async fn diagnose(&self) -> Vec<Diagnosis> {
+        self.shared.diagnose().await
     }
 
     async fn validate_node_pool(&self, pool: &NodePool) -> Result<Vec<Finding>, CloudError> {

@@ -5,6 +5,7 @@
 
 pub mod answers;
 pub mod faults;
+pub mod joining;
 pub mod state;
 
 use std::{
@@ -20,6 +21,7 @@ use parking_lot::Mutex;
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
 pub use faults::{Effect, HttpFault};
+pub use joining::join_nodes;
 pub use state::{Delays, PoolState, Recorded, SimNode, SimState, World};
 
 /// A simulated OVHcloud. It ends when it is dropped. Cheap to clone; clones are the same cloud.

@@ -12,12 +12,6 @@ use crate::{
 
 /// All that is wrong with a class; later checks are left out when earlier ones fail.
 pub(super) async fn check(shared: &Shared, class: &mut OvhNodeClass) -> Vec<Problem> {
-    if let Some(tag) = class.spec.forbidden_tag() {
-        return vec![invalid(
-            "InvalidTags",
-            format!("tag {tag} is a label of another's domain; use another key"),
-        )];
-    }
     let connection = match shared.connect(class).await {
         Ok(connection) => connection,
         Err(problem) => return vec![problem],
@@ -26,6 +20,12 @@ pub(super) async fn check(shared: &Shared, class: &mut OvhNodeClass) -> Vec<Prob
         shared.engine.unquiet();
     }
     describe(shared, class, &connection);
+    if let Some(tag) = class.spec.forbidden_tag() {
+        return vec![invalid(
+            "InvalidTags",
+            format!("tag {tag} is a label of another's domain; use another key"),
+        )];
+    }
     if class.spec.has_floating_ips() && !connection.cluster.is_standard() {
         let message = "floating addresses need a cluster of the Standard plan; remove spec.attachFloatingIps";
         return vec![invalid("FloatingIPsNotSupported", message)];
