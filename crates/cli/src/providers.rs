@@ -67,6 +67,7 @@ impl Provider {
             Self::Kwok => include_str!("../../../deploy/kwok.yaml"),
             Self::BizflyCloud => include_str!("../../../deploy/bizflycloud.yaml"),
             Self::CloudStack => include_str!("../../../deploy/cloudstack.yaml"),
+            Self::Ovhcloud => include_str!("../../../deploy/ovhcloud.yaml"),
         }
     }
 

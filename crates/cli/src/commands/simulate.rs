@@ -109,12 +109,12 @@ impl Simulate {
     pub(crate) fn run(&self, terminal: &Terminal) -> Result<(), CliError> {
         let start = Instant::now();
         let market = match self.provider {
-            Provider::BizflyCloud | Provider::CloudStack if self.instance_types.is_none() => {
+            Provider::BizflyCloud | Provider::CloudStack | Provider::Ovhcloud if self.instance_types.is_none() => {
                 return Err(CliError::usage(
                     "what this cloud offers is not known offline; give its instance types with --instance-types",
                 ));
             }
-            Provider::Kwok | Provider::BizflyCloud | Provider::CloudStack => {
+            Provider::Kwok | Provider::BizflyCloud | Provider::CloudStack | Provider::Ovhcloud => {
                 Market::load(self.instance_types.as_deref())?
             }
         };
