@@ -58,6 +58,7 @@ pub(crate) struct Shared {
     pub(crate) inventory: Inventory,
     pub(crate) unavailable: Unavailable,
     pub(crate) discovered: Discovered,
+    cache_metrics: CacheMetrics,
     pub(crate) rules: LabelRules,
     pub(crate) started_at: Timestamp,
     format: Mutex<Option<ProviderIdFormat>>,
@@ -98,6 +99,7 @@ impl CloudStackProvider {
             inventory: Inventory::new(client.clone(), &clock, &settings, caches),
             unavailable: Unavailable::new(clock.clone(), settings.unavailable_for),
             discovered: Discovered::default(),
+            cache_metrics: caches.clone(),
             rules: labels::extend(LabelRules::default()),
             started_at: clock.now(),
             format: Mutex::new(settings.provider_id_format.clone()),
@@ -521,6 +523,11 @@ impl CloudProvider for CloudStackProvider {
 
     fn extend_label_rules(&self, rules: LabelRules) -> LabelRules {
         labels::extend(rules)
+    }
+
+    fn register_metrics(&self, registry: &prometheus::Registry) -> Result<(), prometheus::Error> {
+        self.shared.client.metrics().register(registry)?;
+        self.shared.cache_metrics.register_into(registry)
     }
 
     fn repair_policies(&self) -> Vec<RepairPolicy> {
