@@ -81,6 +81,8 @@ fn dependencies_point_one_way() {
             "karpenter-core",
             &["karpenter-api", "karpenter-engine", "karpenter-cloud"],
         ),
+        // The behaviour suite runs on the real API server, too.
+        ("karpenter-e2e", &["karpenter-api", "karpenter-sandbox"]),
     ]
     .into();
     let provider: &[&str] = &["karpenter-api", "karpenter-engine", "karpenter-cloud"];

@@ -284,6 +284,6 @@ fn a_kind_that_a_group_of_ours_lacks_is_a_finding() {
     check(
         &GOOD.replace("kind: NodePool", "kind: NodePol"),
         1,
-        "f.yaml:1: NodePol/good: kind: karpenter.sh has no kind NodePol; use NodeClaim or NodeOverlay or NodePool",
+        "f.yaml:1: NodePol/good: kind: karpenter.sh has no kind NodePol; use NodeClaim or NodeOverlay or NodePool or Provisioner",
     );
 }
