@@ -112,7 +112,7 @@ impl Playing<'_> {
             self.narrator.style.red("✗")
         };
         self.narrator.say(&format!(
-            "  {mark} {seconds:>5.1} s   {} nodes   ${:.3}/h   {} pods running{}\n",
+            "  {mark} {seconds:>5.1} s   {} nodes   {:.3} an hour   {} pods running{}\n",
             scene.nodes,
             scene.cost,
             scene.running,
