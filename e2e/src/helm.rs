@@ -5,7 +5,7 @@ use std::process::{Command, Output};
 
 use anyhow::{Context, Result, bail, ensure};
 
-const MODULE: &str = "helm.sh/helm/v3/cmd/helm@latest";
+const MODULE: &str = "helm.sh/helm/v3/cmd/helm@v3.22.0";
 
 /// The chart under test.
 const CHART: &str = "charts/karpenter";
