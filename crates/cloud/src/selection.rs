@@ -117,42 +117,6 @@ pub fn cheapest_price(own: &InstanceType, requirements: &Requirements, rules: &L
         .min_by(f64::total_cmp)
 }
 
-/// Cheapest type first, types that cannot be launched last, ties by name.
-pub fn order_by_price(types: &mut [Arc<InstanceType>], requirements: &Requirements, rules: &LabelRules) {
-    let price = |own: &InstanceType| cheapest_price(own, requirements, rules).unwrap_or(f64::MAX);
-    types.sort_by(|a, b| price(a).total_cmp(&price(b)).then_with(|| a.name.cmp(&b.name)));
-}
-
-/// The most that a launch may cost: the dearest offering of the first capacity type, in the order reserved, spot,
-/// on-demand, that has one. `f64::MAX` when nothing is compatible.
-pub fn worst_launch_price(own: &InstanceType, requirements: &Requirements, rules: &LabelRules) -> f64 {
-    let order = [
-        labels::CAPACITY_TYPE_RESERVED,
-        labels::CAPACITY_TYPE_SPOT,
-        labels::CAPACITY_TYPE_ON_DEMAND,
-    ];
-    order
-        .into_iter()
-        .find_map(|wanted| {
-            compatible_offerings(own, requirements, rules)
-                .filter(|offering| is_launchable(offering) && capacity_type(offering) == Some(wanted))
-                .map(|offering| offering.price)
-                .max_by(f64::total_cmp)
-        })
-        .unwrap_or(f64::MAX)
-}
-
-/// The types that have an available compatible offering.
-pub fn available_types(
-    types: &[Arc<InstanceType>],
-    requirements: &Requirements,
-    rules: &LabelRules,
-) -> Vec<Arc<InstanceType>> {
-    let is_available =
-        |own: &InstanceType| compatible_offerings(own, requirements, rules).any(|offering| offering.available);
-    types.iter().filter(|own| is_available(own)).cloned().collect()
-}
-
 /// A minValues key that a list of types cannot satisfy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MissingValues {

@@ -6,9 +6,8 @@ use std::sync::Arc;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use karpenter_api::labels::{self, LabelRules, annotations};
 use karpenter_api::node_claim::{NodeClaimSpec, ResourceRequirements};
-use karpenter_api::requirement::{Requirement, Requirements};
+use karpenter_api::requirement::Requirements;
 use karpenter_api::{NodeClaim, NodePool};
-use karpenter_cloud::selection;
 use karpenter_engine::model::Pod;
 use karpenter_engine::plan::PlannedClaim;
 use kube::api::{Api, ObjectMeta, PostParams};
@@ -63,11 +62,7 @@ impl ClaimCreator {
 
 /// The NodeClaim that launches `planned`, made from the template of `pool` (scheduling.md §4.8).
 pub fn planned_claim(pool: &NodePool, planned: &PlannedClaim, rules: &LabelRules) -> NodeClaim {
-    let mut requirements = (*planned.requirements).clone();
-    requirements.replace(instance_types(planned));
-    if let Some(capacity_types) = capacity_types(planned, rules) {
-        requirements.add(capacity_types);
-    }
+    let requirements = planned.launch_requirements(rules);
     let mut marks = BTreeMap::new();
     marks.insert(annotations::MIN_VALUES_RELAXED, planned.min_values_relaxed);
     marks.insert(annotations::PRICE_OVERLAY_APPLIED, planned.price_overlaid);
@@ -140,28 +135,4 @@ fn from_template(
         },
         status: None,
     }
-}
-
-/// The types to choose from, cheapest first in the plan; the wire form is sorted.
-fn instance_types(planned: &PlannedClaim) -> Requirement {
-    let names = planned.instance_types.iter().map(|own| own.name.clone());
-    let min_values = planned
-        .requirements
-        .get(labels::INSTANCE_TYPE)
-        .and_then(Requirement::min_values);
-    Requirement::within(labels::INSTANCE_TYPE, names).with_min_values(min_values)
-}
-
-/// The capacity types that those types can really be bought as; `None` when none can, which a full reservation explains.
-fn capacity_types(planned: &PlannedClaim, rules: &LabelRules) -> Option<Requirement> {
-    let mut found: Vec<String> = planned
-        .instance_types
-        .iter()
-        .flat_map(|own| selection::compatible_offerings(own, &planned.requirements, rules))
-        .filter(|offering| selection::is_launchable(offering))
-        .filter_map(|offering| selection::capacity_type(offering).map(str::to_owned))
-        .collect();
-    found.sort();
-    found.dedup();
-    (!found.is_empty()).then(|| Requirement::within(labels::CAPACITY_TYPE, found))
 }

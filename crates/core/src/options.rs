@@ -150,14 +150,6 @@ impl Options {
         })
     }
 
-    /// Flags over the process's environment over defaults.
-    ///
-    /// # Errors
-    /// The first option whose value makes no sense.
-    pub fn from_flags(flags: OptionFlags) -> Result<Self, OptionsError> {
-        Self::resolve(flags, |name| std::env::var(name).ok())
-    }
-
     /// CPU cores that worker counts are scaled by (lifecycle.md §0.1).
     pub fn cores(&self) -> u32 {
         self.cpu_requests.div_ceil(1000)

@@ -32,7 +32,7 @@ pub use assignments::AssignedPod;
 pub use cost::ClusterCost;
 pub use facts::{Facts, Pending};
 pub use inner::PodEntry;
-pub use machine::{Machine, NotDisruptable};
+pub use machine::Machine;
 pub use pool_slots::{PoolSlots, SlotCounts};
 pub use scheduling_times::PodTimes;
 

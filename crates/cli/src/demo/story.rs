@@ -49,7 +49,7 @@ pub(crate) async fn play(world: &World, narrator: &Narrator) -> Result<(), CliEr
         "9 of the 12 web servers are no longer needed",
     );
     scale(world, "web", 3).await?;
-    let shrunk = step.end(
+    step.end(
         world
             .until(PATIENCE, |scene| {
                 scene.running == 11 && scene.pending == 0 && scene.cost < grown.cost * 0.95
@@ -70,7 +70,6 @@ pub(crate) async fn play(world: &World, narrator: &Narrator) -> Result<(), CliEr
             })
             .await,
     )?;
-    let _ = shrunk;
 
     if let Some(policy) = fault(world) {
         let step = narrator.begin(

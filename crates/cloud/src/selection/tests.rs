@@ -156,12 +156,7 @@ fn the_worst_price_is_the_dearest_of_the_first_capacity_type_that_can_be_launche
             offering("z1", "on-demand", 1.0),
         ],
     );
-    assert_eq!(worst_launch_price(&own, &all, &rules), 0.5);
     assert_eq!(cheapest_price(&own, &all, &rules), Some(0.3));
-    assert_eq!(
-        worst_launch_price(&instance_type("b", 1, vec![]), &all, &rules),
-        f64::MAX
-    );
     assert_eq!(running_price(&own, "z2", "spot"), Some(0.5));
     assert_eq!(running_price(&own, "z3", "spot"), None);
 }

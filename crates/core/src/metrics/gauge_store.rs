@@ -50,21 +50,6 @@ impl GaugeStore {
         self.update(key, Vec::new());
     }
 
-    /// Shows exactly these keys; others disappear.
-    pub fn replace_all(&self, all: FxHashMap<String, Vec<Series>>) {
-        let vanished: Vec<String> = self
-            .by_key
-            .lock()
-            .keys()
-            .filter(|key| !all.contains_key(*key))
-            .cloned()
-            .collect();
-        vanished.iter().for_each(|key| self.delete(key));
-        for (key, series) in all {
-            self.update(&key, series);
-        }
-    }
-
     fn remove(&self, labels: &[String]) {
         // Removing what another key's identical series already removed is no error.
         let _ = self.gauge.remove_label_values(labels);
@@ -85,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn a_changed_label_set_replaces_the_old_one_and_vanished_keys_go() {
+    fn a_changed_label_set_replaces_the_old_one_and_deleted_keys_go() {
         let registry = Registry::new(Clock::system());
         let store = registry.gauge_store("karpenter_pods_state", "help", &["phase".to_owned()]);
         store.update("a", vec![series("Pending", 1.0)]);
@@ -95,7 +80,8 @@ mod tests {
             text.contains(r#"phase="Running""#) && !text.contains("Pending"),
             "{text}"
         );
-        store.replace_all(FxHashMap::from_iter([("b".to_owned(), vec![series("Failed", 2.0)])]));
+        store.update("b", vec![series("Failed", 2.0)]);
+        store.delete("a");
         let text = registry.encode();
         assert!(
             text.contains(r#"phase="Failed"} 2"#) && !text.contains("Running"),

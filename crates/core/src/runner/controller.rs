@@ -45,11 +45,6 @@ impl<K: Clone + Eq + Hash + Send + 'static> Handle<K> {
     pub fn wake(&self, key: K) {
         self.0.add(key);
     }
-
-    /// Has `key` reconciled after `delay`.
-    pub fn wake_after(&self, key: K, delay: Duration) {
-        self.0.add_after(key, delay);
-    }
 }
 
 impl Handle<()> {

@@ -4,10 +4,9 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1 as kube;
+use karpenter_api::NodeClaim;
 use karpenter_api::conditions::StatusConditions;
-use karpenter_api::labels::annotations;
 use karpenter_api::node_claim::condition;
-use karpenter_api::{NodeClaim, labels};
 use karpenter_engine::model::{Lifecycle, Node};
 
 /// Whether a machine was marked for deletion by a decision of ours.
@@ -29,38 +28,6 @@ pub struct Machine {
     pub(super) mark: Mark,
     pub(super) nominated_until: Option<Timestamp>,
     pub(super) holds_buffer_pods: bool,
-}
-
-/// Why a machine must not be disrupted now (lifecycle.md §2.3).
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum NotDisruptable {
-    /// Not managed by Karpenter.
-    #[error("node isn't managed by karpenter")]
-    Unmanaged,
-    /// Launched, but no Node yet.
-    #[error("nodeclaim does not have an associated node")]
-    NoNode,
-    /// In the middle of a reboot.
-    #[error("node is rebooting")]
-    Rebooting,
-    /// Going away already.
-    #[error("node is deleting or marked for deletion")]
-    Deleting,
-    /// Not registered.
-    #[error("node isn't registered")]
-    Unregistered,
-    /// Registered, not initialized; repair may go on regardless.
-    #[error("node isn't initialized")]
-    Uninitialized,
-    /// Pods are expected on it.
-    #[error("node is nominated for a pending pod")]
-    Nominated,
-    /// Protected by its owner; repair may go on regardless.
-    #[error("disruption is blocked through the \"karpenter.sh/do-not-disrupt\" annotation")]
-    DoNotDisrupt,
-    /// Without a NodePool there is no budget to disrupt it by.
-    #[error("node doesn't have required label \"karpenter.sh/nodepool\"")]
-    NoNodePool,
 }
 
 impl Machine {
@@ -125,40 +92,5 @@ impl Machine {
             Lifecycle::Launched => claim.or(node),
         };
         metadata?.annotations.as_ref()?.get(key).map(String::as_str)
-    }
-
-    /// Whether the machine may be disrupted, by what is known of it alone; its pods are another question.
-    ///
-    /// # Errors
-    /// The first reason against it. Being uninitialized is looked at before nominations, because provisioning keeps
-    /// nominating nodes that are still coming up.
-    pub fn disruptable(&self, now: Timestamp) -> Result<(), NotDisruptable> {
-        if self.claim.is_none() {
-            return Err(NotDisruptable::Unmanaged);
-        }
-        if self.node.is_none() {
-            return Err(NotDisruptable::NoNode);
-        }
-        if self.is_rebooting() {
-            return Err(NotDisruptable::Rebooting);
-        }
-        if self.is_marked_for_deletion() {
-            return Err(NotDisruptable::Deleting);
-        }
-        match self.view.lifecycle {
-            Lifecycle::Launched => return Err(NotDisruptable::Unregistered),
-            Lifecycle::Registered => return Err(NotDisruptable::Uninitialized),
-            Lifecycle::Unmanaged | Lifecycle::Initialized => {}
-        }
-        if self.is_nominated(now) {
-            return Err(NotDisruptable::Nominated);
-        }
-        if self.annotation(annotations::DO_NOT_DISRUPT) == Some("true") {
-            return Err(NotDisruptable::DoNotDisrupt);
-        }
-        if !self.view.labels.contains_key(labels::NODEPOOL) {
-            return Err(NotDisruptable::NoNodePool);
-        }
-        Ok(())
     }
 }

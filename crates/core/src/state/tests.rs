@@ -316,18 +316,17 @@ fn startup_and_ephemeral_taints_are_hidden_until_initialized() {
 }
 
 #[test]
-fn a_rebooting_node_hides_its_taint_and_is_not_disruptable() {
+fn a_rebooting_node_hides_its_taint() {
     let world = world();
     let taints = json!([{ "key": "karpenter.sh/rebooting", "effect": "NoSchedule" }]);
     world.node("n", "p://1", initialized(), taints);
     world.claim("c", "p://1", none(), condition("Rebooting", "True"));
     assert!(world.taint_keys("p://1").is_empty());
-    let now = world.manual.clock().now();
-    let disruptable = || world.state.machine("p://1").unwrap().disruptable(now);
-    assert_eq!(disruptable(), Err(NotDisruptable::Rebooting));
+    let rebooting = || world.state.machine("p://1").unwrap().is_rebooting();
+    assert!(rebooting());
     world.claim("c", "p://1", none(), condition("Rebooting", "False"));
     assert_eq!(world.taint_keys("p://1"), ["karpenter.sh/rebooting"]);
-    assert_eq!(disruptable(), Ok(()));
+    assert!(!rebooting());
 }
 
 #[test]
@@ -394,29 +393,6 @@ fn a_nomination_lasts_its_time_and_can_be_renewed() {
     assert!(nominated());
     world.manual.advance(Duration::from_secs(1));
     assert!(!nominated());
-}
-
-#[test]
-fn the_first_reason_against_disrupting_a_node_is_given() {
-    let world = world();
-    let now = world.manual.clock().now();
-    let disruptable = || world.state.machine("p://1").unwrap().disruptable(now);
-    world.node("n", "p://1", initialized(), json!([]));
-    assert_eq!(disruptable(), Err(NotDisruptable::Unmanaged));
-    world.claim("c", "p://1", none(), json!([]));
-    assert_eq!(disruptable(), Ok(()));
-    world.state.nominate(["n"]);
-    assert_eq!(disruptable(), Err(NotDisruptable::Nominated));
-    world.node("n", "p://1", ours(none()), json!([]));
-    assert_eq!(
-        disruptable(),
-        Err(NotDisruptable::Uninitialized),
-        "before the nomination"
-    );
-    world.state.mark_for_deletion(["p://1"]);
-    assert_eq!(disruptable(), Err(NotDisruptable::Deleting));
-    world.watches.nodes.remove(&Key::cluster("n"));
-    assert_eq!(disruptable(), Err(NotDisruptable::NoNode));
 }
 
 #[test]

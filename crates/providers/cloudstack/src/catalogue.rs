@@ -38,8 +38,6 @@ pub struct Surroundings<'a> {
     pub unavailable: &'a Unavailable,
     pub quota: Option<&'a Account>,
     pub tariffs: &'a [Tariff],
-    /// Memory that guests of (offering, template) really saw, in bytes.
-    pub discovered: &'a capacity::Discovered,
     pub now: Timestamp,
 }
 
@@ -110,7 +108,7 @@ fn instance_type(
     let gpu = capacity::gpu(class, offering);
     let template = zones.iter().flat_map(|zone| &zone.templates).next();
     let root_gib = capacity::root_gib(class, offering, resolution.root_disk_offering.as_ref(), template);
-    let capacity = capacity::capacity(class, offering, shape, template, root_gib, around);
+    let capacity = capacity::capacity(class, offering, shape, root_gib, around);
     let mut requirements = Requirements::new();
     let mut within = |key: &str, values: BTreeSet<String>| requirements.add(Requirement::within(key, values));
     let one = |value: String| BTreeSet::from([value]);

@@ -24,7 +24,7 @@ use tokio::sync::Semaphore;
 
 use crate::{
     bootstrap::Secrets,
-    catalogue::{self, Entry, Surroundings, capacity::Discovered},
+    catalogue::{self, Entry, Surroundings},
     client::{ApiError, Client, Priority, Request, jobs::Jobs, model::VirtualMachine},
     drift,
     fleet::Fleet,
@@ -57,7 +57,6 @@ pub(crate) struct Shared {
     pub(crate) fleet: Fleet,
     pub(crate) inventory: Inventory,
     pub(crate) unavailable: Unavailable,
-    pub(crate) discovered: Discovered,
     cache_metrics: CacheMetrics,
     pub(crate) rules: LabelRules,
     pub(crate) started_at: Timestamp,
@@ -98,7 +97,6 @@ impl CloudStackProvider {
             fleet: Fleet::new(client.clone(), settings.clone()),
             inventory: Inventory::new(client.clone(), &clock, &settings, caches),
             unavailable: Unavailable::new(clock.clone(), settings.unavailable_for),
-            discovered: Discovered::default(),
             cache_metrics: caches.clone(),
             rules: labels::extend(LabelRules::default()),
             started_at: clock.now(),
@@ -318,11 +316,17 @@ impl Shared {
             Switch::On => {
                 let project = self.inventory.project(class).await?;
                 // A preflight that cannot be made is no reason to stop.
-                self.inventory.quota(project.as_deref()).await.ok()
+                let quota = self.inventory.quota(project.as_deref()).await;
+                quota
+                    .inspect_err(|error| tracing::debug!(%error, "what the account may still use is unknown"))
+                    .ok()
             }
             Switch::Off => None,
         };
         let quota = quota.as_deref().and_then(Option::as_ref);
+        if let Some(account) = quota {
+            self.client.metrics().show_quota(account);
+        }
         Ok(catalogue::entries(
             class,
             resolution,
@@ -331,7 +335,6 @@ impl Shared {
                 unavailable: &self.unavailable,
                 quota,
                 tariffs: &tariffs,
-                discovered: &self.discovered,
                 now: self.clock.now(),
             },
         ))

@@ -7,7 +7,6 @@ use karpenter_api::{
     resources::{CPU, EPHEMERAL_STORAGE, MEMORY, PODS},
 };
 use karpenter_cloud::Overhead;
-use parking_lot::RwLock;
 
 use super::{Surroundings, shapes::Shape};
 use crate::{
@@ -27,57 +26,6 @@ pub struct Gpu {
     pub count: i64,
     pub name: Option<String>,
     pub resource: String,
-}
-
-/// Memory that guests really saw, by offering and template.
-#[derive(Debug, Default)]
-pub struct Discovered {
-    seen: RwLock<BTreeMap<(String, String), Seen>>,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Seen {
-    bytes: i64,
-    larger: i64,
-    agreeing: u32,
-}
-
-/// So many nodes must agree before more memory is believed.
-const AGREEING: u32 = 3;
-
-impl Discovered {
-    /// A node has this much memory. Less is believed at once, more only when several agree.
-    pub fn note(&self, offering: &str, template: &str, bytes: i64) {
-        let mut seen = self.seen.write();
-        let key = (offering.to_owned(), template.to_owned());
-        let own = seen.entry(key).or_insert(Seen {
-            bytes,
-            larger: 0,
-            agreeing: 0,
-        });
-        if bytes <= own.bytes {
-            *own = Seen {
-                bytes,
-                larger: 0,
-                agreeing: 0,
-            };
-            return;
-        }
-        own.agreeing = if own.larger == bytes { own.agreeing + 1 } else { 1 };
-        own.larger = bytes;
-        if own.agreeing >= AGREEING {
-            *own = Seen {
-                bytes,
-                larger: 0,
-                agreeing: 0,
-            };
-        }
-    }
-
-    pub fn get(&self, offering: &str, template: &str) -> Option<i64> {
-        let key = (offering.to_owned(), template.to_owned());
-        self.seen.read().get(&key).map(|own| own.bytes)
-    }
 }
 
 pub fn gpu(class: &CloudStackNodeClass, offering: &ServiceOffering) -> Option<Gpu> {
@@ -131,12 +79,10 @@ pub fn capacity(
     class: &CloudStackNodeClass,
     offering: &ServiceOffering,
     shape: Shape,
-    template: Option<&ResolvedTemplate>,
     root_gib: i64,
     around: &Surroundings<'_>,
 ) -> ResourceList {
-    let seen = template.and_then(|own| around.discovered.get(&offering.id, &own.template.id));
-    let memory = seen.unwrap_or_else(|| visible_memory(shape.memory, around.settings.memory_overhead));
+    let memory = visible_memory(shape.memory, around.settings.memory_overhead);
     let mut capacity = ResourceList::new()
         .with(CPU, Quantity::from_units(shape.cpu))
         .with(MEMORY, Quantity::from_bytes(memory))
@@ -216,19 +162,6 @@ fn threshold(text: &str, of: Quantity) -> Quantity {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn less_memory_is_believed_at_once_and_more_only_when_three_agree() {
-        let discovered = Discovered::default();
-        discovered.note("o", "t", 100);
-        discovered.note("o", "t", 90);
-        assert_eq!(discovered.get("o", "t"), Some(90));
-        discovered.note("o", "t", 95);
-        discovered.note("o", "t", 95);
-        assert_eq!(discovered.get("o", "t"), Some(90));
-        discovered.note("o", "t", 95);
-        assert_eq!(discovered.get("o", "t"), Some(95));
-    }
 
     #[test]
     fn guests_see_less_memory_than_the_machine_has() {

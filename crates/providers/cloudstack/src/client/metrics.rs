@@ -6,7 +6,7 @@ use prometheus::{
     CounterVec, Gauge, GaugeVec, HistogramOpts, HistogramVec, IntCounterVec, Opts, Registry, core::Collector,
 };
 
-use super::{ApiError, Class, Content};
+use super::{ApiError, Class, Content, model::Account};
 
 /// Everything that this provider measures itself. Cheap to clone; clones share.
 #[derive(Clone, Debug)]
@@ -20,7 +20,7 @@ pub struct ApiMetrics {
     pub launch_duration: HistogramVec,
     pub launch_failures: IntCounterVec,
     pub orphans: IntCounterVec,
-    pub quota_available: GaugeVec,
+    quota_available: GaugeVec,
     pub up: Gauge,
 }
 
@@ -119,6 +119,24 @@ impl ApiMetrics {
             registry.register(collector)?;
         }
         Ok(())
+    }
+
+    /// What an account may still use; -1 is unlimited.
+    pub fn show_quota(&self, account: &Account) {
+        let left = [
+            ("vm", account.vmavailable),
+            ("cpu", account.cpuavailable),
+            ("memory", account.memoryavailable),
+            ("volume", account.volumeavailable),
+            ("gpu", account.gpuavailable),
+        ];
+        for (resource, left) in left {
+            // A resource that this version of CloudStack does not count has no series.
+            if let Some(left) = left {
+                let shown = if left == i64::MAX { -1.0 } else { left as f64 };
+                self.quota_available.with_label_values(&[resource]).set(shown);
+            }
+        }
     }
 
     pub(super) fn answered(&self, command: &str, result: &Result<Content, ApiError>, took: SignedDuration) {

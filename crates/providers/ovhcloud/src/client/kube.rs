@@ -139,14 +139,6 @@ impl KubeApi {
         self.client.get(path, label, Lane::Background).await
     }
 
-    /// The regions that have managed Kubernetes.
-    pub async fn regions(&self) -> Result<Vec<String>, ApiError> {
-        let label = "/cloud/project/{serviceName}/capabilities/kube/regions";
-        self.client
-            .get(self.project("/capabilities/kube/regions"), label, Lane::Background)
-            .await
-    }
-
     /// The ids of the project's clusters. Not among the minimal rights.
     pub async fn clusters(&self) -> Result<Vec<String>, ApiError> {
         let label = "/cloud/project/{serviceName}/kube";

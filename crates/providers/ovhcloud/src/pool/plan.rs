@@ -217,11 +217,6 @@ impl Memory {
         self.last_write = None;
     }
 
-    /// Whether a machine's removal was accepted, and when.
-    pub fn removed_at(&self, node: &str) -> Option<Timestamp> {
-        self.removed.get(node).copied()
-    }
-
     fn desired(&self, situation: &Situation<'_>) -> u32 {
         match self.last_write {
             Some((desired, at)) if situation.now < later(at, situation.times.trust_write) => desired,
