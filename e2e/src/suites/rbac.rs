@@ -13,8 +13,12 @@ use crate::world;
 /// One thing that may be done: API group, resource (with its subresource), verb.
 type Right = (String, String, String);
 
-/// Rights for what seldom happens: a claim is asked for by name when a watch lags behind what we wrote ourselves.
-const SELDOM: [(&str, &str, &str); 1] = [("karpenter.sh", "nodeclaims", "get")];
+/// Rights for what happens only when writers meet: a claim is asked for by name when a watch lags behind what we wrote
+/// ourselves, a pool when somebody changed it between our reading and our writing.
+const SELDOM: [(&str, &str, &str); 2] = [
+    ("karpenter.sh", "nodeclaims", "get"),
+    ("karpenter.sh", "nodepools", "get"),
+];
 
 /// Compares what the API server's audit log says of the controller so far with what the roles grant.
 pub(crate) fn check(environment: &Environment) -> Result<()> {

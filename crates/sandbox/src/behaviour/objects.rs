@@ -20,6 +20,7 @@ behaviours! {
     "4.2" => pods_get_the_defaults_that_others_rely_on,
     "4.2" => a_pods_spec_is_mostly_fixed,
     "4.2" => binding_assigns_a_node_once,
+    "4.2" => binding_copies_the_nodes_zone_and_no_other_label,
     "4.4" => a_new_node_is_tainted,
     "4.5" => events_of_both_groups_are_one,
     "4.6" => secrets_fold_their_string_data,
@@ -168,11 +169,7 @@ async fn a_pods_generation_counts_its_spec(cluster: Cluster) {
         .await
         .expect_code(200);
     assert_eq!(labelled["metadata"]["generation"], 1);
-    let binding = json!({"metadata": {"name": "p"}, "target": {"kind": "Node", "name": "nowhere"}});
-    cluster
-        .post(&cluster.path("pods/p/binding"), &binding)
-        .await
-        .expect_code(201);
+    cluster.bind("p", "nowhere").await;
     let image = json!({"spec": {"containers": [{"name": "c", "image": "example.org/image:2"}]}});
     let changed = cluster.patch(&path, "strategic-merge", &image).await.expect_code(200);
     assert_eq!(changed["metadata"]["generation"], 2);
@@ -322,34 +319,64 @@ async fn a_pods_spec_is_mostly_fixed(cluster: Cluster) {
 }
 
 async fn binding_assigns_a_node_once(cluster: Cluster) {
+    let node = cluster.zoned_node().await;
     cluster.pod("p", None).await;
-    let node = format!("node-{}", cluster.unique);
-    let labels = json!({"topology.kubernetes.io/zone": "z1", "other": "label"});
-    let body = json!({"metadata": {"name": node, "labels": labels}});
-    cluster.post("/api/v1/nodes", &body).await.expect_code(201);
-    let binding = json!({"metadata": {"name": "p"}, "target": {"kind": "Node", "name": node}});
-    let bound = cluster
-        .post(&cluster.path("pods/p/binding"), &binding)
-        .await
-        .expect_code(201);
-    assert_eq!(bound["status"], "Success");
-    let pod = cluster.get(&cluster.path("pods/p")).await.expect_code(200);
+    let pod = cluster.bind("p", &node).await;
     assert_eq!(pod["spec"]["nodeName"], node.as_str());
-    assert_eq!(pod["metadata"]["labels"]["topology.kubernetes.io/zone"], "z1");
-    assert!(pod["metadata"]["labels"]["other"].is_null());
     let conditions = pod["status"]["conditions"].as_array().expect("conditions");
     assert!(
         conditions
             .iter()
             .any(|condition| condition["type"] == "PodScheduled" && condition["status"] == "True")
     );
-    let again = cluster.post(&cluster.path("pods/p/binding"), &binding).await;
+    let again = cluster
+        .post(&cluster.path("pods/p/binding"), &binding("p", &node))
+        .await;
     assert!(
         again
             .expect_status(409, "Conflict")
             .contains("is already assigned to node")
     );
     cluster.delete(&format!("/api/v1/nodes/{node}")).await.expect_code(200);
+}
+
+/// The server reads the zone in its own cache of nodes, which learns of a new node a moment later: whatever is bound
+/// before that goes without, so one pod after the other is bound until one has the label.
+async fn binding_copies_the_nodes_zone_and_no_other_label(cluster: Cluster) {
+    let node = cluster.zoned_node().await;
+    let mut labels = Value::Null;
+    for attempt in 0..100 {
+        let name = format!("p{attempt}");
+        cluster.pod(&name, None).await;
+        labels = cluster.bind(&name, &node).await["metadata"]["labels"].clone();
+        if !labels["topology.kubernetes.io/zone"].is_null() {
+            break;
+        }
+    }
+    assert_eq!(labels["topology.kubernetes.io/zone"], "z1");
+    assert!(labels["other"].is_null());
+    cluster.delete(&format!("/api/v1/nodes/{node}")).await.expect_code(200);
+}
+
+fn binding(pod: &str, node: &str) -> Value {
+    json!({"metadata": {"name": pod}, "target": {"kind": "Node", "name": node}})
+}
+
+impl Cluster {
+    async fn zoned_node(&self) -> String {
+        let node = format!("node-{}", self.unique);
+        let labels = json!({"topology.kubernetes.io/zone": "z1", "other": "label"});
+        let body = json!({"metadata": {"name": node, "labels": labels}});
+        self.post("/api/v1/nodes", &body).await.expect_code(201);
+        node
+    }
+
+    async fn bind(&self, pod: &str, node: &str) -> Value {
+        let path = self.path(&format!("pods/{pod}"));
+        let bound = self.post(&format!("{path}/binding"), &binding(pod, node)).await;
+        assert_eq!(bound.expect_code(201)["status"], "Success");
+        self.get(&path).await.expect_code(200)
+    }
 }
 
 async fn a_new_node_is_tainted(cluster: Cluster) {
