@@ -8,8 +8,10 @@
 mod assignments;
 mod consolidation;
 pub mod cost;
+mod demand;
 mod facts;
 mod inner;
+mod kindred;
 mod machine;
 mod observe;
 mod pool_slots;
@@ -32,11 +34,13 @@ pub use assignments::AssignedPod;
 pub use cost::ClusterCost;
 pub use facts::{Facts, Pending};
 pub use inner::PodEntry;
+pub use kindred::Standing;
 pub use machine::Machine;
 pub use pool_slots::{PoolSlots, SlotCounts};
 pub use scheduling_times::PodTimes;
 
 use self::consolidation::Consolidation;
+use self::demand::DemandObservers;
 use self::inner::Inner;
 use self::scheduling_times::SchedulingTimes;
 use crate::clock::{Clock, later};
@@ -56,6 +60,7 @@ pub struct Cluster {
     nomination: Duration,
     inner: RwLock<Inner>,
     consolidation: Consolidation,
+    demand: DemandObservers,
     times: SchedulingTimes,
     /// What the nodes of each NodePool cost.
     pub cost: ClusterCost,
@@ -108,6 +113,7 @@ impl Cluster {
             nomination: options.nomination_period(),
             inner: RwLock::new(Inner::new(rules)),
             consolidation: Consolidation::new(clock.now()),
+            demand: DemandObservers::default(),
             times: SchedulingTimes::new(registry),
             cost: ClusterCost::new(registry),
             slots: PoolSlots::default(),
@@ -217,7 +223,7 @@ impl Cluster {
         self.inner.read().pods.get(key).cloned()
     }
 
-    /// The UIDs of the pods that wait for a node, whether or not one was bought for them.
+    /// The UIDs of the pods that the scheduler refused, whether or not a node was bought for them.
     pub fn waiting_uids(&self) -> Vec<Box<str>> {
         let inner = self.inner.read();
         let waiting = inner.waiting.iter().filter_map(|key| inner.pods.get(key));
@@ -242,11 +248,6 @@ impl Cluster {
     /// When scheduling first saw, tried and succeeded with a pod.
     pub fn pod_times(&self, pod: &Key) -> PodTimes {
         self.times.get(pod)
-    }
-
-    /// Remembers when a pod was first seen to need a node.
-    pub fn acknowledge(&self, pod: &Key) {
-        self.times.acknowledge(pod, self.clock.now());
     }
 
     /// Remembers that planning found no place for a pod.

@@ -18,6 +18,8 @@ mod disruption_budgets;
 mod faults;
 #[path = "scenarios/handover.rs"]
 mod handover;
+#[path = "scenarios/kindred.rs"]
+mod kindred;
 #[path = "scenarios/leader_election.rs"]
 mod leader_election;
 #[path = "scenarios/lifecycle.rs"]

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use jiff::SignedDuration;
 use k8s_openapi::api::core::v1::Node;
-use karpenter_api::{pods, taint};
+use karpenter_api::taint;
 use kube::ResourceExt;
 
 use super::Batcher;
@@ -51,14 +51,8 @@ fn is_disrupted(node: &Node) -> bool {
 fn pod_trigger(ctx: &Context, batcher: &Arc<Batcher>) -> Runnable {
     let (ctx, batcher) = (ctx.clone(), batcher.clone());
     Runnable::new("provisioner.trigger.pod", move |stop| async move {
-        let (state, observing) = (ctx.state.clone(), batcher.clone());
-        ctx.pods.observe(move |change| {
-            let pod = change.new.as_deref().filter(|pod| pods::is_provisionable(pod));
-            if let Some(pod) = pod {
-                state.acknowledge(&change.key);
-                observing.trigger(pod.metadata.uid.as_deref().unwrap_or_default());
-            }
-        });
+        let observing = batcher.clone();
+        ctx.state.observe_demand(move |uid| observing.trigger(uid));
         let again = async {
             loop {
                 ctx.clock.sleep(AGAIN.unsigned_abs()).await;

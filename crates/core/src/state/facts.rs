@@ -1,6 +1,6 @@
 //! What a decision looks at: a consistent, shared view of the cluster.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
@@ -21,7 +21,7 @@ pub struct Facts {
     pub nodes: Vec<Arc<Node>>,
     /// NodeClaims without a provider ID, with the pods that wait for them.
     pub unlaunched: Vec<(Arc<NodeClaim>, Vec<Arc<Pod>>)>,
-    /// Pods that wait for a node and that no NodeClaim was created for.
+    /// Pods that the scheduler refused or will refuse, and that no NodeClaim was created for.
     pub pending: Vec<Pending>,
     /// Pods on nodes that are going away, with those nodes' names; whether they can move now is another question.
     pub leaving: Vec<Arc<Pod>>,
@@ -45,6 +45,7 @@ impl Inner {
     pub(super) fn facts(&mut self, now: Timestamp) -> Facts {
         self.note_ready_claims(now);
         self.assignments.expire(now, PATIENCE);
+        self.release_displaced();
         let mut nodes: Vec<Arc<Node>> = Vec::with_capacity(self.machines.len());
         let mut leaving = Vec::new();
         for machine in self.machines.values() {
@@ -62,9 +63,9 @@ impl Inner {
         let unlaunched = unlaunched
             .map(|(name, claim)| (claim.clone(), self.assigned_pods(name)))
             .collect();
-        let pending = self
-            .waiting
-            .iter()
+        let in_need: BTreeSet<&Key> = self.waiting.iter().chain(self.kindred.expected()).collect();
+        let pending = in_need
+            .into_iter()
             .filter_map(|key| Some((key, self.pods.get(key)?)))
             .filter(|(key, entry)| !self.assignments.holds(key, &entry.pod.uid))
             .map(|(key, entry)| Pending {
@@ -91,6 +92,37 @@ impl Inner {
                 self.assignments.claim_ready(claim, now);
             }
         }
+    }
+
+    /// Gives up on pods whose place on a ready node others have taken: they need another one now, not when patience ends.
+    fn release_displaced(&mut self) {
+        let mut displaced = Vec::new();
+        for machine in self.machines.values() {
+            let view = &machine.view;
+            let Some(claim) = view.node_claim.as_deref().filter(|_| view.is_initialized()) else {
+                continue;
+            };
+            let assigned = self.assigned_pods(claim);
+            if assigned.is_empty() {
+                continue;
+            }
+            let mut requested = view.requested().clone();
+            for pod in assigned {
+                let with_pod = requested.clone().merged(&pod.requests);
+                match with_pod.fits(&view.allocatable) {
+                    true => requested = with_pod,
+                    false => displaced.push(pod_key(&pod)),
+                }
+            }
+        }
+        displaced.iter().for_each(|key| self.assignments.release(key));
+    }
+
+    /// The UIDs of the pods that need a node, whether or not one was bought for them.
+    pub(super) fn pods_in_need(&self) -> Vec<Box<str>> {
+        let in_need = self.waiting.iter().chain(self.kindred.expected());
+        let entries = in_need.filter_map(|key| self.pods.get(key));
+        entries.map(|entry| entry.pod.uid.clone()).collect()
     }
 
     fn with_assigned(&self, view: &Arc<Node>) -> Arc<Node> {

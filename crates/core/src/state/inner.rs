@@ -15,6 +15,7 @@ use karpenter_engine::model::{DaemonPod, Labels, Node, Owner, Pod, VolumeFacts};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::assignments::Assignments;
+use super::kindred::{Kindred, Standing};
 use super::machine::{Machine, Mark};
 use crate::context::Managed;
 use crate::watch::Key;
@@ -29,8 +30,24 @@ pub struct PodEntry {
     pub pod: Arc<Pod>,
     /// What keeps a pass from looking at it while it is pending; its volumes are judged separately.
     pub problems: Arc<[PodProblem]>,
-    /// Whether it waits for a node (lifecycle.md §0.6).
-    pub provisionable: bool,
+    /// What the scheduler said about it.
+    pub standing: Standing,
+}
+
+/// What a pod's update brought.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct PodNews {
+    pub(super) change: PodChange,
+    pub(super) demand: Demand,
+}
+
+/// Whether a pod needs a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Demand {
+    /// It does, and that was not known before or is said again.
+    News,
+    /// It does not, or was expected to.
+    Known,
 }
 
 /// What changed about a pod, as far as others care.
@@ -48,7 +65,9 @@ pub(super) enum PodChange {
 pub(super) struct Inner {
     pub(super) intake: PodIntake,
     pub(super) pods: FxHashMap<Key, PodEntry>,
+    /// Pods that the scheduler refused.
     pub(super) waiting: BTreeSet<Key>,
+    pub(super) kindred: Kindred,
     pods_by_node: FxHashMap<Arc<str>, BTreeSet<Key>>,
     pub(super) machines: FxHashMap<Arc<str>, Machine>,
     ids_by_node: FxHashMap<Arc<str>, Arc<str>>,
@@ -76,6 +95,7 @@ impl Inner {
             intake: PodIntake::new(rules),
             pods: FxHashMap::default(),
             waiting: BTreeSet::new(),
+            kindred: Kindred::default(),
             pods_by_node: FxHashMap::default(),
             machines: FxHashMap::default(),
             ids_by_node: FxHashMap::default(),
@@ -97,38 +117,46 @@ impl Inner {
     // === Pods ===
 
     /// Takes in a whole pod. One that cannot be read is left out and logged: the API server would not accept it.
-    pub(super) fn update_pod(&mut self, object: &kube::Pod) -> PodChange {
+    pub(super) fn update_pod(&mut self, object: &kube::Pod) -> PodNews {
         let key = Key::of(object);
+        let no_demand = |change| PodNews {
+            change,
+            demand: Demand::Known,
+        };
         if pods::is_terminal(object) {
-            return if self.delete_pod(&key) {
-                PodChange::Ended
-            } else {
-                PodChange::Other
-            };
+            return no_demand(match self.delete_pod(&key) {
+                true => PodChange::Ended,
+                false => PodChange::Other,
+            });
         }
         let (pod, problems) = match self.intake.pod(object) {
             Ok(converted) => converted,
             Err(error) => {
                 tracing::error!(pod = %key, %error, "ignoring a pod that cannot be read");
                 self.delete_pod(&key);
-                return PodChange::Other;
+                return no_demand(PodChange::Other);
             }
         };
         let pod = Arc::new(pod);
-        let provisionable = pods::is_provisionable(object);
-        let old = self.pods.get(&key).map(|entry| entry.pod.clone());
+        let standing = Standing::of(object);
+        let old = self.pods.get(&key).map(|entry| (entry.pod.clone(), entry.standing));
         let newly_bound = pod.node_name.is_some()
             && old
                 .as_ref()
-                .is_none_or(|old| old.uid != pod.uid || old.node_name != pod.node_name);
-        if let Some(old) = &old {
+                .is_none_or(|(old, _)| old.uid != pod.uid || old.node_name != pod.node_name);
+        let mut was_expected = false;
+        if let Some((old, stood)) = &old {
+            was_expected = old.uid == pod.uid && self.kindred.expects(old, *stood);
+            self.kindred.leave(&key, old, *stood);
             self.unbind(&key, old);
             if old.uid != pod.uid {
                 self.assignments.release(&key);
             }
         }
         self.bind(&key, &pod);
-        if provisionable {
+        self.kindred.enter(&key, &pod, standing);
+        let needs_node = standing == Standing::Refused || self.kindred.expects(&pod, standing);
+        if standing == Standing::Refused {
             self.waiting.insert(key.clone());
         } else {
             self.waiting.remove(&key);
@@ -142,13 +170,20 @@ impl Inner {
             PodEntry {
                 pod,
                 problems: problems.into(),
-                provisionable,
+                standing,
             },
         );
-        if newly_bound {
-            PodChange::Bound
-        } else {
-            PodChange::Other
+        PodNews {
+            change: if newly_bound {
+                PodChange::Bound
+            } else {
+                PodChange::Other
+            },
+            demand: if needs_node && !was_expected {
+                Demand::News
+            } else {
+                Demand::Known
+            },
         }
     }
 
@@ -159,6 +194,7 @@ impl Inner {
         let Some(entry) = self.pods.remove(key) else {
             return false;
         };
+        self.kindred.leave(key, &entry.pod, entry.standing);
         self.unbind(key, &entry.pod);
         self.gone_since_sweep += 1;
         if self.gone_since_sweep >= SWEEP_EVERY {

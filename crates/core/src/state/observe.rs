@@ -8,7 +8,7 @@ use karpenter_engine::convert;
 use karpenter_engine::model::{Labels, VolumeFacts};
 
 use super::Cluster;
-use super::inner::PodChange;
+use super::inner::{Demand, PodChange};
 use super::machine::Mark;
 use crate::watch::{Change, Key, Watches};
 
@@ -81,12 +81,24 @@ impl Cluster {
 
     /// Takes in a whole pod, before the watch cache cuts it down.
     pub fn pod_seen(&self, pod: &Pod) {
-        let change = self.inner.write().update_pod(pod);
-        match change {
+        let news = self.inner.write().update_pod(pod);
+        match news.change {
             PodChange::Bound => self.mark_unconsolidated(),
             PodChange::Ended => self.times.forget(&Key::of(pod)),
             PodChange::Other => {}
         }
+        match news.demand {
+            Demand::News => {
+                self.times.acknowledge(&Key::of(pod), self.clock.now());
+                self.demand.report(pod.metadata.uid.as_deref().unwrap_or_default());
+            }
+            Demand::Known => {}
+        }
+    }
+
+    /// Calls `hears` with the UID of every pod that needs a node, now and from now on.
+    pub fn observe_demand(&self, hears: impl Fn(&str) + Send + Sync + 'static) {
+        self.demand.add(hears, || self.inner.read().pods_in_need());
     }
 
     fn pod_deleted(&self, key: &Key) {

@@ -143,12 +143,22 @@ impl World {
 
     /// A pod that no node has room for; `extra` is merged into the object.
     pub(crate) fn pending_pod(&self, name: &str, cpu: &str, extra: Value) {
+        self.new_pod(name, cpu, extra);
+        self.refuse(name);
+    }
+
+    /// A pod that the scheduler has not come to yet; `extra` is merged into the object.
+    pub(crate) fn new_pod(&self, name: &str, cpu: &str, extra: Value) {
         let mut pod = json!({ "apiVersion": "v1", "kind": "Pod",
             "metadata": { "name": name, "namespace": "default", "labels": { "app": "web" } },
             "spec": { "containers": [{ "name": "c", "image": "i", "resources": { "requests": { "cpu": cpu } } }] } });
         json_merge(&mut pod, extra);
         let pod: Pod = serde_json::from_value(pod).expect("the test's pod is valid");
         self.sandbox.objects().create(&pod).expect("the test's pod is accepted");
+    }
+
+    /// The scheduler finds no node for a pod.
+    pub(crate) fn refuse(&self, name: &str) {
         let status = json!({ "status": { "phase": "Pending", "conditions": [
             { "type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "no nodes" }] } });
         self.sandbox
