@@ -32,7 +32,8 @@ pub mod annotations {
     pub const DO_NOT_DISRUPT: &str = "karpenter.sh/do-not-disrupt";
     pub const DO_NOT_REPAIR: &str = "karpenter.sh/do-not-repair";
     pub const DISRUPTION_COST: &str = "karpenter.sh/disruption-cost";
-    /// On a NodePool: none of its nodes is disrupted voluntarily while this is `"true"`.
+    /// On a NodePool: none of its nodes is disrupted voluntarily while this is `"true"`. On the Namespace that Karpenter runs
+    /// in: no node at all.
     pub const PAUSE_DISRUPTION: &str = "karpenter.sh/pause-disruption";
     /// On a NodePool: into how many cheaper nodes consolidation may split one.
     pub const CONSOLIDATION_MAX_REPLACEMENTS: &str = "karpenter.sh/consolidation-max-replacements";
@@ -42,8 +43,10 @@ pub mod annotations {
     pub const CONSOLIDATION_POD_COST: &str = "karpenter.sh/consolidation-pod-cost";
     /// On a NodePool: how old a node must be before consolidation touches it.
     pub const CONSOLIDATION_COOLDOWN: &str = "karpenter.sh/consolidation-cooldown";
-    /// On a NodePool: after so many replacements of drifted nodes failed in a row, drift stops until something changes.
+    /// On a NodePool: after so many nodes in a row failed to register, drift stops until the NodePool or its NodeClass changes.
     pub const DRIFT_HALT_AFTER: &str = "karpenter.sh/drift-halt-after";
+    /// On a NodePool, by Karpenter: how many nodes in a row failed to register, and what they were made from.
+    pub const FAILED_REGISTRATIONS: &str = "karpenter.sh/failed-registrations";
     pub const POD_DELETION_COST: &str = "controller.kubernetes.io/pod-deletion-cost";
     pub const NODEPOOL_HASH: &str = "karpenter.sh/nodepool-hash";
     pub const NODEPOOL_HASH_VERSION: &str = "karpenter.sh/nodepool-hash-version";

@@ -234,6 +234,8 @@ pub const VALIDATION_SUCCEEDED: &str = "ValidationSucceeded";
 pub const NODE_CLASS_READY: &str = "NodeClassReady";
 /// Recent nodes of the pool registered; informational.
 pub const NODE_REGISTRATION_HEALTHY: &str = "NodeRegistrationHealthy";
+/// Nothing of the pool is disrupted voluntarily; there only while that is so.
+pub const DISRUPTION_PAUSED: &str = "DisruptionPaused";
 
 impl StatusConditions for NodePool {
     const DEPENDENTS: &'static [&'static str] = &[VALIDATION_SUCCEEDED, NODE_CLASS_READY];

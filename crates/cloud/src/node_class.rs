@@ -32,6 +32,8 @@ pub enum Readiness {
 pub struct NodeClassState {
     pub name: String,
     pub generation: i64,
+    /// The annotation in which the provider keeps the hash of the spec (`…nodeclass-hash`), and its value.
+    pub hash: Option<(String, String)>,
     pub deleted_at: Option<Timestamp>,
     pub conditions: Vec<Condition>,
 }
@@ -78,9 +80,11 @@ impl NodeClassState {
             conditions: Vec<Condition>,
         }
         let status = object.data.get("status").cloned().unwrap_or_default();
+        let mut annotations = object.metadata.annotations.clone().unwrap_or_default().into_iter();
         Self {
             name: object.metadata.name.clone().unwrap_or_default(),
             generation: object.metadata.generation.unwrap_or_default(),
+            hash: annotations.find(|(key, _)| key.ends_with("nodeclass-hash")),
             deleted_at: object.metadata.deletion_timestamp.as_ref().map(|time| time.0),
             conditions: serde_json::from_value(status)
                 .map(|status: Status| status.conditions)

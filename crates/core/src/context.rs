@@ -98,6 +98,8 @@ pub struct Context {
     pub node_writer: Nodes,
     /// The one writer of NodePools.
     pub pool_writer: Pools,
+    /// The Namespace that Karpenter runs in, where that is known.
+    pub home: Option<Arc<str>>,
 }
 
 impl fmt::Debug for Context {
@@ -146,6 +148,7 @@ impl Context {
             claim_writer: Claims::new(client.clone(), metrics.shared.clone()),
             node_writer: Nodes::new(client.clone()),
             pool_writer: Pools::new(client.clone()),
+            home: options.own_namespace().map(Arc::from),
             client,
             events: Recorder::new(clock.clone()),
             clock,

@@ -23,6 +23,7 @@ pub fn all(ctx: &Context) -> Vec<Runnable> {
         nodepool::registration_health::controller(ctx),
         nodepool::counter::controller(ctx),
         nodepool::validation::controller(ctx),
+        nodepool::pause::controller(ctx),
         pod_events::controller(ctx),
         consistency::controller(ctx),
         lifecycle::controller(ctx),

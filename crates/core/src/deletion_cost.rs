@@ -27,8 +27,6 @@ use crate::watch::Key;
 
 const PERIOD: SignedDuration = SignedDuration::from_mins(1);
 const NOT_SYNCED: SignedDuration = SignedDuration::from_secs(1);
-/// How many nodes' pods are written in one cycle, those on their way out not counted.
-const NODES_PER_CYCLE: usize = 50;
 
 /// The `pod.deletioncost` and `pod.deletioncost.queue` controllers.
 pub fn controllers(ctx: &Context) -> Vec<Runnable> {
@@ -93,26 +91,14 @@ impl DeletionCost {
             .any(|(api_version, kind)| is_controlled_by(&object, api_version, kind))
     }
 
-    /// Queues the pods of every node where something changes: all of those that are going, and as many others as a cycle
-    /// may take.
+    /// Queues the pods of every node where something changes.
     fn enqueue(&self, ranking: &Ranking) {
         let mut nodes: BTreeMap<String, f64> = BTreeMap::new();
-        for node in &ranking.going {
-            if self.enqueue_node(node, Some(i32::MIN)) {
-                *nodes.entry(self.pool_of(node)).or_default() += 1.0;
+        for (node, cost) in ranking.due(|node, cost| !self.differing(node, cost).is_empty()) {
+            for pod in self.differing(&node, cost) {
+                self.writes.add(&pod, cost.map(|cost| cost.to_string()));
             }
-        }
-        let ranked = ranking.ranked.iter().map(|(node, rank)| (node, Some(*rank)));
-        let cleared = ranking.cleared.iter().map(|node| (node, None));
-        let mut left = NODES_PER_CYCLE;
-        for (node, cost) in ranked.chain(cleared) {
-            if left == 0 {
-                break;
-            }
-            if self.enqueue_node(node, cost) {
-                *nodes.entry(self.pool_of(node)).or_default() += 1.0;
-                left -= 1;
-            }
+            *nodes.entry(self.pool_of(&node)).or_default() += 1.0;
         }
         self.pending.clear();
         for (pool, count) in nodes {
@@ -120,20 +106,15 @@ impl DeletionCost {
         }
     }
 
-    /// Whether any pod of the node is to be written.
-    fn enqueue_node(&self, node: &str, cost: Option<i32>) -> bool {
+    /// Pods of the node that ReplicaSets may choose from and that do not have this cost.
+    fn differing(&self, node: &str, cost: Option<i32>) -> Vec<Arc<Pod>> {
         let wanted = cost.map(|cost| cost.to_string());
-        let pods = self.ctx.relations.pods_on(node);
-        let differing = pods.iter().filter(|pod| {
+        let mut pods = self.ctx.relations.pods_on(node);
+        pods.retain(|pod| {
             is_controlled_by(pod, "apps/v1", "ReplicaSet")
                 && pod.annotations().get(POD_DELETION_COST) != wanted.as_ref()
         });
-        let mut any = false;
-        for pod in differing {
-            self.writes.add(pod, wanted.clone());
-            any = true;
-        }
-        any
+        pods
     }
 
     fn pool_of(&self, node: &str) -> String {

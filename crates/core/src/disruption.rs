@@ -14,7 +14,6 @@ mod pass;
 mod queue;
 mod repair;
 mod report;
-mod rollout;
 mod validation;
 
 use std::collections::BTreeSet;
@@ -30,18 +29,16 @@ use crate::context::Context;
 use crate::options::Options;
 use crate::runner::Runnable;
 use metrics::DisruptionMetrics;
-use rollout::Rollouts;
 
 /// All controllers of voluntary disruption.
 pub fn controllers(ctx: &Context) -> Vec<Runnable> {
     let metrics = Arc::new(DisruptionMetrics::register(&ctx.metrics.registry));
-    let rollouts = Arc::new(Rollouts::default());
-    let (queue, queue_controller) = queue::controller(ctx, metrics.clone(), rollouts.clone());
+    let (queue, queue_controller) = queue::controller(ctx, metrics.clone());
     let repairs = repairs_nodes(&ctx.options)
         .then(|| Repairs::of(&*ctx.cloud).expect("the operator does not start with policies that cannot be used"));
     vec![
         conditions::controller(ctx),
-        pass::controller(ctx, metrics, queue, Memories { repairs, rollouts }),
+        pass::controller(ctx, metrics, queue, Memories { repairs }),
         queue_controller,
     ]
 }
@@ -56,7 +53,6 @@ pub(crate) async fn fleet(ctx: &Context) -> Fleet {
 struct Memories {
     /// Which nodes are broken; `None` when nobody is to repair them.
     repairs: Option<Repairs>,
-    rollouts: Arc<Rollouts>,
 }
 
 /// Whether broken nodes are a matter of voluntary disruption.

@@ -31,6 +31,7 @@ use crate::lifecycle::launch::{InFlight, Launched};
 use crate::lifecycle::liveness::Verdict;
 use crate::metrics::{Counter, Histogram, exponential_buckets};
 use crate::nodepool::health::{Health, Outcome};
+use crate::nodepool::rollout;
 use crate::patch::Written;
 use crate::runner::{Controller, Next, RateLimit, Reconcile, Runnable, linear};
 use crate::watch::Key;
@@ -363,6 +364,7 @@ impl Lifecycle {
         };
         let health = self.ctx.pool_health.after(&uid, Outcome::Registered);
         self.ctx.pool_health.record(&uid, Outcome::Registered);
+        rollout::succeeded(&self.ctx, &pool, claim).await?;
         if health != Health::Healthy || pool.is_true(NODE_REGISTRATION_HEALTHY) {
             return Ok(());
         }
@@ -379,6 +381,7 @@ impl Lifecycle {
         };
         let health = self.ctx.pool_health.after(&uid, Outcome::TimedOut);
         self.ctx.pool_health.record(&uid, Outcome::TimedOut);
+        rollout::failed(&self.ctx, &pool, claim).await?;
         if health != Health::Unhealthy || pool.is_false(NODE_REGISTRATION_HEALTHY) {
             return Ok(());
         }

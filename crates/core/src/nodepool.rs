@@ -3,6 +3,8 @@
 pub mod counter;
 pub mod hash;
 pub mod health;
+pub mod pause;
 pub mod readiness;
 pub mod registration_health;
+pub(crate) mod rollout;
 pub mod validation;

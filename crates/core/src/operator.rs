@@ -329,12 +329,5 @@ async fn listen(purpose: &'static str, port: u16) -> Result<TcpListener, Operato
 
 /// The option, or the namespace of the pod that we run in.
 fn lease_namespace(options: &Options) -> Result<String, OperatorError> {
-    if !options.leader_election_namespace.is_empty() {
-        return Ok(options.leader_election_namespace.clone());
-    }
-    let own = std::fs::read_to_string("/var/run/secrets/kubernetes.io/serviceaccount/namespace");
-    own.ok()
-        .map(|text| text.trim().to_owned())
-        .filter(|text| !text.is_empty())
-        .ok_or(OperatorError::NoLeaseNamespace)
+    options.own_namespace().ok_or(OperatorError::NoLeaseNamespace)
 }

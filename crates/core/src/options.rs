@@ -113,6 +113,18 @@ pub enum OptionsError {
 }
 
 impl Options {
+    /// The namespace that the process runs in: that of the Lease if one is given, else the pod's own. `None` outside of a
+    /// cluster.
+    pub fn own_namespace(&self) -> Option<String> {
+        if !self.leader_election_namespace.is_empty() {
+            return Some(self.leader_election_namespace.clone());
+        }
+        let own = std::fs::read_to_string("/var/run/secrets/kubernetes.io/serviceaccount/namespace");
+        own.ok()
+            .map(|text| text.trim().to_owned())
+            .filter(|text| !text.is_empty())
+    }
+
     /// Flags over environment over defaults, checked.
     ///
     /// # Errors

@@ -38,12 +38,29 @@ impl Pools {
     /// # Errors
     /// With a conflict when others wrote it four times meanwhile, or with what the API server says.
     pub async fn update_status(&self, pool: &NodePool, change: impl Fn(&mut NodePool)) -> Result<()> {
+        self.update(pool, change, patch::status).await
+    }
+
+    /// Like [`Pools::update_status`], for annotations.
+    ///
+    /// # Errors
+    /// As [`Pools::update_status`].
+    pub async fn update_metadata(&self, pool: &NodePool, change: impl Fn(&mut NodePool)) -> Result<()> {
+        self.update(pool, change, patch::object).await
+    }
+
+    async fn update(
+        &self,
+        pool: &NodePool,
+        change: impl Fn(&mut NodePool),
+        write: impl AsyncFn(&Api<NodePool>, &NodePool, &NodePool) -> Result<Written<NodePool>>,
+    ) -> Result<()> {
         let mut current = pool.clone();
         let mut attempt = 1;
         loop {
             let mut changed = current.clone();
             change(&mut changed);
-            match patch::status(&self.api, &current, &changed).await {
+            match write(&self.api, &current, &changed).await {
                 Err(error) if error.is_conflict() && attempt < ATTEMPTS => attempt += 1,
                 result => return result.map(|_| ()),
             }

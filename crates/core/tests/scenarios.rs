@@ -14,6 +14,10 @@ mod deletion_cost;
 mod disruption;
 #[path = "scenarios/disruption_budgets.rs"]
 mod disruption_budgets;
+#[path = "scenarios/disruption_loop.rs"]
+mod disruption_loop;
+#[path = "scenarios/disruption_queue.rs"]
+mod disruption_queue;
 #[path = "scenarios/faults.rs"]
 mod faults;
 #[path = "scenarios/handover.rs"]

@@ -25,6 +25,7 @@ pub mod repair;
 pub mod static_drift;
 pub mod terminate_first;
 pub mod tuning;
+pub mod validation;
 
 pub use blocked::Blocked;
 pub use budget::{Budgets, PoolBudget};
@@ -33,4 +34,4 @@ pub use command::{Command, Decision, Method, TerminateFirst};
 pub use fleet::{ClaimFacts, FixedSize, Fleet, Gates, Health, Member, PoolPolicy, Standing, Swap};
 pub use pdb::{PodDisruptionBudget, PodDisruptionBudgets};
 pub use repair::{Ailment, RepairAction};
-pub use tuning::{Saving, Tuning};
+pub use tuning::{Pause, Saving, Tuning};

@@ -3,16 +3,11 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use jiff::Timestamp;
-use k8s_openapi::{
-    api::{
-        core::v1::{PodSchedulingGate, PodStatus},
-        policy::v1::PodDisruptionBudget,
-    },
-    apimachinery::pkg::util::intstr::IntOrString,
-};
+use k8s_openapi::api::core::v1::{PodSchedulingGate, PodStatus};
 use karpenter_engine::{
     convert::{self, PodProblem},
-    model::{DoNotDisrupt, LabelSelector, Node, Owner, Pod, Toleration, VolumeFacts},
+    disruption::PodDisruptionBudgets,
+    model::{Node, Owner, Pod, VolumeFacts},
 };
 
 use super::{ClusterFiles, TakenPod};
@@ -60,7 +55,7 @@ impl ClusterFiles {
             .enumerate()
             .map(|(at, node)| (node.name.clone(), at))
             .collect();
-        let budgets = Budgets::new(&self.disruption_budgets);
+        let budgets = PodDisruptionBudgets::new(self.disruption_budgets.iter().map(convert::pod_disruption_budget));
         let mut pending = Pending::default();
         let mut moving = Vec::new();
         let (mut gated, mut nominated, mut homeless) = (0, 0, 0);
@@ -71,7 +66,7 @@ impl ClusterFiles {
                     homeless += 1;
                     continue;
                 };
-                if nodes[*at].deleting && is_currently_reschedulable(&pod, &budgets, now) {
+                if nodes[*at].deleting && budgets.let_move(&pod, now) {
                     moving.push(pod.clone());
                 }
                 nodes[*at].bind(pod);
@@ -109,89 +104,5 @@ impl ClusterFiles {
             }
         }
         pending
-    }
-}
-
-/// Whether a pod of a node that goes away needs room elsewhere now (scheduling.md §7.2).
-fn is_currently_reschedulable(pod: &Pod, budgets: &Budgets, now: Timestamp) -> bool {
-    let movable = match pod.owner {
-        Owner::DaemonSet | Owner::Node => false,
-        Owner::StatefulSet => true,
-        Owner::None | Owner::Other => !pod.terminating,
-    };
-    movable && (pod.terminating || !is_protected(pod, now)) && !budgets.block(pod, now)
-}
-
-fn is_protected(pod: &Pod, now: Timestamp) -> bool {
-    match pod.do_not_disrupt {
-        None => false,
-        Some(DoNotDisrupt::Always) => true,
-        Some(DoNotDisrupt::For(duration)) => pod.started.is_none_or(|started| now.duration_since(started) < duration),
-    }
-}
-
-/// PodDisruptionBudgets that never let a pod go, and how many there are for a pod.
-struct Budgets(Vec<Budget>);
-
-struct Budget {
-    namespace: String,
-    selector: LabelSelector,
-    fully_blocking: bool,
-    lets_unready_go: bool,
-}
-
-impl Budgets {
-    fn new(budgets: &[PodDisruptionBudget]) -> Self {
-        let is_text =
-            |value: Option<&IntOrString>, text: &str| matches!(value, Some(IntOrString::String(s)) if s == text);
-        let budget = |object: &PodDisruptionBudget| {
-            let spec = object.spec.as_ref();
-            let max_unavailable = spec.and_then(|spec| spec.max_unavailable.as_ref());
-            let min_available = spec.and_then(|spec| spec.min_available.as_ref());
-            Budget {
-                namespace: object
-                    .metadata
-                    .namespace
-                    .clone()
-                    .unwrap_or_else(|| "default".to_owned()),
-                selector: convert::label_selector(spec.and_then(|spec| spec.selector.as_ref())),
-                fully_blocking: matches!(max_unavailable, Some(IntOrString::Int(0)))
-                    || is_text(max_unavailable, "0%")
-                    || is_text(min_available, "100%"),
-                lets_unready_go: spec.and_then(|spec| spec.unhealthy_pod_eviction_policy.as_deref())
-                    == Some("AlwaysAllow"),
-            }
-        };
-        Self(budgets.iter().map(budget).collect())
-    }
-
-    fn block(&self, pod: &Pod, now: Timestamp) -> bool {
-        let tolerates_disruption = pod
-            .spec
-            .tolerations
-            .iter()
-            .any(|toleration: &Toleration| toleration.tolerates(&disrupted_taint()));
-        let evictable = !pod.terminating && !tolerates_disruption && !is_protected(pod, now);
-        if !evictable {
-            return false;
-        }
-        let matching: Vec<&Budget> = self
-            .0
-            .iter()
-            .filter(|budget| budget.namespace == *pod.namespace && budget.selector.matches(&pod.labels))
-            .collect();
-        match matching.as_slice() {
-            [] => false,
-            [budget] => budget.fully_blocking && (pod.ready || !budget.lets_unready_go),
-            _ => true,
-        }
-    }
-}
-
-fn disrupted_taint() -> karpenter_engine::model::Taint {
-    karpenter_engine::model::Taint {
-        key: karpenter_api::taint::DISRUPTED_KEY.to_owned(),
-        value: String::new(),
-        effect: karpenter_engine::model::Effect::NoSchedule,
     }
 }

@@ -317,4 +317,28 @@ mod tests {
         let disturbed = format!("lastPodEventTime: '2026-01-01T00:09:50Z', {initialized}");
         check("30s", &disturbed, Consolidatable::In(SignedDuration::from_secs(20)));
     }
+
+    fn listed(capacity_type: &str, offered: &[&str]) -> bool {
+        let own = format!(
+            "labels: {{node.kubernetes.io/instance-type: m1, topology.kubernetes.io/zone: test-zone-1, \
+             karpenter.sh/capacity-type: {capacity_type}, example.com/reservation: r1}}"
+        );
+        let types = [karpenter_cloud::fake::TypeBuilder::new("m1", 2, 8)
+            .capacity_types(offered)
+            .build()];
+        let types = types.iter().map(|kind| &**kind);
+        let rules = LabelRules::default().with_well_known("example.com/reservation");
+        type_is_listed(&claim(&own, ""), types, &["example.com/reservation"], &rules)
+    }
+
+    #[test]
+    fn a_type_counts_as_gone_when_no_offering_could_be_the_claims() {
+        assert!(listed("on-demand", &["on-demand", "spot"]));
+        assert!(!listed("on-demand", &["spot"]));
+        assert!(
+            listed("reserved", &["on-demand"]),
+            "a node may outlive its reservation as on-demand capacity"
+        );
+        assert!(!listed("reserved", &["spot"]));
+    }
 }

@@ -14,6 +14,7 @@ use kube::ResourceExt;
 use super::Memories;
 use super::repair::Repairs;
 use crate::context::Context;
+use crate::nodepool::{pause, rollout};
 use crate::nodes;
 use crate::state::Machine;
 
@@ -47,10 +48,8 @@ pub(super) async fn build(ctx: &Context, queued: &BTreeSet<String>, memories: &M
                 size.deleting = counts.deleting;
                 size.reserved = counts.reserved;
             }
-            policy.tuning.drift_halted = policy
-                .tuning
-                .drift_halt_after
-                .is_some_and(|after| memories.rollouts.is_halted(ctx, pool, after));
+            policy.tuning.pause = pause::of(ctx, pool);
+            policy.tuning.drift_halted = rollout::is_halted(ctx, pool);
             (name, policy)
         })
         .collect();

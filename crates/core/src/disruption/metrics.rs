@@ -153,17 +153,26 @@ impl DisruptionMetrics {
 
     /// A move was found that touches these pools; `policy` is the pool's own word for it.
     pub(super) fn moved<'a>(&self, command: &Command, policy: impl Fn(&str) -> &'a str) {
+        self.judged("approved", command, policy);
+    }
+
+    /// A batch of nodes was found that is not worth it to a Balanced pool, and none other.
+    pub(super) fn refused<'a>(&self, command: &Command, policy: impl Fn(&str) -> &'a str) {
+        self.judged("rejected", command, policy);
+    }
+
+    fn judged<'a>(&self, decision: &str, command: &Command, policy: impl Fn(&str) -> &'a str) {
         let pools: std::collections::BTreeSet<&str> = command
             .candidates
             .iter()
             .map(|candidate| candidate.pool.as_str())
             .collect();
         for pool in pools {
-            self.moves.inc(["approved", pool, policy(pool)]);
+            self.moves.inc([decision, pool, policy(pool)]);
         }
         for score in &command.scores {
             self.scores
-                .observe(["approved", &score.pool, policy(&score.pool)], score.value);
+                .observe([decision, &score.pool, policy(&score.pool)], score.value);
         }
     }
 

@@ -79,6 +79,16 @@ enum Found {
     NotYet,
 }
 
+impl Found {
+    /// Nothing was found, but not because there is nothing.
+    fn or_not_yet(self) -> Found {
+        match self {
+            Found::Nothing => Found::NotYet,
+            found => found,
+        }
+    }
+}
+
 impl Singleton for Disruption {
     async fn reconcile(&self) -> Result<Next> {
         if !self.ctx.state.synced() {
@@ -161,11 +171,11 @@ impl Disruption {
     /// The commands that are still a good idea after a second look.
     async fn validated(&self, commands: Vec<Command>) -> Vec<Command> {
         let mut valid = Vec::new();
-        for command in commands {
+        for mut command in commands {
             let queued = self.queue.machines();
-            match validation::validate(&self.ctx, &self.metrics, &queued, &self.memories, command).await {
-                Ok(command) => valid.push(command),
-                Err((command, invalid)) => {
+            match validation::validate(&self.ctx, &self.metrics, &queued, &self.memories, &mut command).await {
+                Ok(()) => valid.push(command),
+                Err(invalid) => {
                     tracing::debug!(
                         command = report::summary(&command),
                         reason = invalid.as_str(),
@@ -243,25 +253,25 @@ impl Disruption {
         let totals = || Totals::of(fleet, &survey.all);
         let mut candidates = survey.candidates;
         let started = self.ctx.clock.now();
-        let is_late = |limit: SignedDuration| self.ctx.clock.since(started) > limit;
+        let in_time = |limit: SignedDuration| match self.ctx.clock.since(started) > limit {
+            true => ControlFlow::Break(()),
+            false => ControlFlow::Continue(()),
+        };
         match method {
             Method::Emptiness => found(emptiness::compute(candidates, budgets)),
             Method::MultiNodeConsolidation => {
-                let mut timed_out = false;
-                let mut budget = || match is_late(MULTI_NODE_LIMIT) {
-                    true => {
-                        timed_out = true;
-                        ControlFlow::Break(())
-                    }
-                    false => ControlFlow::Continue(()),
-                };
-                let outcome = multi::search(&mut Rehearsal::new(fleet), candidates, &totals(), budgets, &mut budget);
-                if timed_out {
-                    self.metrics.timed_out(method);
+                let mut time = || in_time(MULTI_NODE_LIMIT);
+                let search = multi::search(&mut Rehearsal::new(fleet), candidates, &totals(), budgets, &mut time);
+                if let Some(refused) = &search.refused {
+                    self.metrics.refused(refused, |pool| policy_name(fleet, pool));
                 }
-                match found(outcome) {
-                    Found::Nothing if timed_out => Found::NotYet,
-                    found => found,
+                let found = found((search.command, search.constrained));
+                match search.end {
+                    multi::End::Searched => found,
+                    multi::End::Late => {
+                        self.metrics.timed_out(method);
+                        found.or_not_yet()
+                    }
                 }
             }
             Method::Repair => Found::Nothing,
@@ -282,26 +292,23 @@ impl Disruption {
                 self.first(fleet, candidates, attempt)
             }
             Method::SingleNodeConsolidation => {
-                let candidates = single::order(candidates, &self.memory.lock().unseen);
-                let mut unseen: BTreeSet<String> = candidates.iter().map(|candidate| candidate.pool.clone()).collect();
-                let mut timed_out = false;
-                let in_time = candidates.into_iter().take_while(|candidate| {
-                    timed_out = is_late(SINGLE_NODE_LIMIT);
-                    unseen.remove(&candidate.pool);
-                    !timed_out
-                });
+                let mut unseen = self.memory.lock().unseen.clone();
+                let mut time = || in_time(SINGLE_NODE_LIMIT);
                 let (mut rehearsal, totals) = (Rehearsal::new(fleet), totals());
-                let attempt = |candidate: &Candidate| single::attempt(&mut rehearsal, candidate, &totals, budgets);
-                let found = self.first(fleet, in_time, attempt);
-                if matches!(found, Found::Commands(_)) {
-                    return found;
-                }
+                let search = single::search(&mut rehearsal, candidates, &totals, budgets, &mut unseen, &mut time);
                 self.memory.lock().unseen = unseen;
-                if timed_out {
-                    self.metrics.timed_out(method);
-                    return Found::NotYet;
+                let mut left = Found::Nothing;
+                for (node, reason) in &search.refused {
+                    left = self.refused(fleet, node, reason, left);
                 }
-                found
+                match search.end {
+                    single::End::Found(command) => Found::Commands(vec![*command]),
+                    single::End::Exhausted => left,
+                    single::End::Late => {
+                        self.metrics.timed_out(method);
+                        Found::NotYet
+                    }
+                }
             }
         }
     }
@@ -312,20 +319,26 @@ impl Disruption {
         candidates: impl IntoIterator<Item = Candidate>,
         mut attempt: impl FnMut(&Candidate) -> Result<Command, Blocked>,
     ) -> Found {
-        let mut constrained = false;
+        let mut left = Found::Nothing;
         for candidate in candidates {
             match attempt(&candidate) {
                 Ok(command) => return Found::Commands(vec![command]),
-                Err(reason) => {
-                    constrained |= matches!(reason, Blocked::BudgetUsedUp { .. });
-                    if let Blocked::NotWorthIt { pool, score } = &reason {
-                        self.metrics.not_worth_it(pool, policy_name(fleet, pool), *score);
-                    }
-                    report::blocked(&self.ctx, candidate.name(), &reason);
-                }
+                Err(reason) => left = self.refused(fleet, candidate.name(), &reason, left),
             }
         }
-        if constrained { Found::NotYet } else { Found::Nothing }
+        left
+    }
+
+    /// Tells users why a candidate stays. One that only a budget keeps must be looked at again, whatever else happens.
+    fn refused(&self, fleet: &Fleet, node: &str, reason: &Blocked, left: Found) -> Found {
+        if let Blocked::NotWorthIt { pool, score } = reason {
+            self.metrics.not_worth_it(pool, policy_name(fleet, pool), *score);
+        }
+        report::blocked(&self.ctx, node, reason);
+        match reason {
+            Blocked::BudgetUsedUp { .. } => Found::NotYet,
+            _ => left,
+        }
     }
 }
 

@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use futures::future::join_all;
 use jiff::{SignedDuration, Timestamp};
-use karpenter_api::budget::DisruptionReason;
 use karpenter_api::conditions::StatusConditions;
 use karpenter_api::node_claim::condition;
 use karpenter_api::node_pool::ConsolidationPolicy;
@@ -20,7 +19,6 @@ use kube::ResourceExt;
 use parking_lot::Mutex;
 
 use super::metrics::{DisruptionMetrics, reason};
-use super::rollout::Rollouts;
 use super::{marks, repair, report};
 use crate::claim_creation::{ClaimCreator, planned_claim, static_claim};
 use crate::claims;
@@ -45,7 +43,6 @@ pub fn command_timeout(candidates_in_queue: usize) -> Duration {
 pub struct Queue {
     ctx: Context,
     metrics: Arc<DisruptionMetrics>,
-    rollouts: Arc<Rollouts>,
     creator: ClaimCreator,
     running: Arc<Mutex<BTreeMap<String, Running>>>,
     handle: Handle<String>,
@@ -78,7 +75,7 @@ enum Progress {
 
 /// The queue and the `disruption.queue` controller that works on it. Items are commands, not claims: a claim may be gone
 /// before its command is done.
-pub(super) fn controller(ctx: &Context, metrics: Arc<DisruptionMetrics>, rollouts: Arc<Rollouts>) -> (Queue, Runnable) {
+pub(super) fn controller(ctx: &Context, metrics: Arc<DisruptionMetrics>) -> (Queue, Runnable) {
     let mut controller = Controller::<String>::new(&ctx.runner, "disruption.queue")
         .concurrency(100)
         .rate_limit(RateLimit {
@@ -94,7 +91,6 @@ pub(super) fn controller(ctx: &Context, metrics: Arc<DisruptionMetrics>, rollout
     let queue = Queue {
         ctx: ctx.clone(),
         metrics,
-        rollouts,
         creator: ClaimCreator::new(ctx.client.clone(), ctx.state.clone(), ctx.metrics.shared.clone()),
         running: Arc::default(),
         handle: controller.handle(),
@@ -395,11 +391,6 @@ impl Queue {
             .filter(|replacement| !replacement.initialized)
             .count();
         self.metrics.queue_failed(&running.command, missing);
-        if running.command.method.reason() == DisruptionReason::Drifted {
-            for candidate in &running.command.candidates {
-                self.rollouts.failed(&self.ctx, &candidate.pool);
-            }
-        }
         tracing::error!(
             command = report::summary(&running.command),
             "failed to disrupt, taking it back"
@@ -423,11 +414,6 @@ impl ReconcileKey<String> for Queue {
         };
         let progress = self.check_replacements(&mut running);
         if progress == Progress::Done {
-            if running.command.method.reason() == DisruptionReason::Drifted && !running.replacements.is_empty() {
-                for candidate in &running.command.candidates {
-                    self.rollouts.succeeded(&candidate.pool);
-                }
-            }
             let deleted = self.delete_candidates(&mut running).await;
             if deleted.is_ok() {
                 self.running.lock().remove(&id);

@@ -1,13 +1,16 @@
 //! Tells users what disruption decided about their nodes, and why it left others alone.
 
 use jiff::SignedDuration;
+use karpenter_api::labels::annotations;
 use karpenter_engine::disruption::balanced::THRESHOLD;
 use karpenter_engine::disruption::{Blocked, Budgets, Candidate, Command, Fleet, Method, RepairAction, pods};
-use karpenter_engine::model::DoNotDisrupt;
+use karpenter_engine::model::{DoNotDisrupt, Pod};
+use kube::ResourceExt;
 
 use crate::context::Context;
 use crate::events::{self, Regarding};
 use crate::state::Machine;
+use crate::watch::Key;
 
 /// Node and NodeClaim of a machine, whichever exist.
 pub(super) fn objects(machine: &Machine) -> Vec<Regarding> {
@@ -73,8 +76,13 @@ pub(super) fn protections(ctx: &Context, fleet: &Fleet) {
     let now = fleet.now();
     let managed = fleet.members.iter().filter(|member| member.claim.is_some());
     for pod in managed.flat_map(|member| member.node.pods()) {
-        let Some(DoNotDisrupt::For(length)) = pod.do_not_disrupt else {
-            continue;
+        let length = match pod.do_not_disrupt {
+            None | Some(DoNotDisrupt::Always) => continue,
+            Some(DoNotDisrupt::For(length)) => length,
+            Some(DoNotDisrupt::Unreadable) => {
+                unreadable_protection(ctx, pod);
+                continue;
+            }
         };
         let Some(left) = pods::protection_left(pod, length, now) else {
             continue;
@@ -85,6 +93,18 @@ pub(super) fn protections(ctx: &Context, fleet: &Fleet) {
         } else if left > -TOLD_FOR {
             ctx.events.publish(events::do_not_disrupt_elapsed(object));
         }
+    }
+}
+
+/// Tells the owner of a pod that its `karpenter.sh/do-not-disrupt` protects nothing.
+fn unreadable_protection(ctx: &Context, pod: &Pod) {
+    let Some(object) = ctx.pods.get(&Key::namespaced(&*pod.namespace, &*pod.name)) else {
+        return;
+    };
+    let value = object.annotations().get(annotations::DO_NOT_DISRUPT);
+    if let Some(value) = value.filter(|_| karpenter_api::pods::is_active(&object)) {
+        ctx.events
+            .publish(events::invalid_do_not_disrupt(Regarding::of(&*object), value));
     }
 }
 

@@ -146,6 +146,26 @@ pub fn nodepool_disruption_blocked(nodepool: Regarding, reason: &str) -> Event {
     on_uid_and(normal(nodepool, "DisruptionBlocked", text), reason).quiet_for(MINUTE)
 }
 
+/// Nothing of a pool is disrupted voluntarily from now on.
+pub fn disruption_paused(nodepool: Regarding, why: &str, since: Timestamp) -> Event {
+    let text = format!("Voluntary disruption is {why}");
+    on_uid_and(normal(nodepool, "DisruptionPaused", text), since.to_string())
+}
+
+/// A pool that was paused no longer is.
+pub fn disruption_resumed(nodepool: Regarding, since: Timestamp) -> Event {
+    let text = "Voluntary disruption goes on, it was paused until now";
+    on_uid_and(normal(nodepool, "DisruptionResumed", text), since.to_string())
+}
+
+/// So many nodes in a row failed to register that drifted ones are no longer replaced.
+pub fn drift_halted(nodepool: Regarding, failures: u32) -> Event {
+    let text = format!(
+        "{failures} new nodes in a row failed to register, so drifted nodes stay until the NodePool or its NodeClass changes"
+    );
+    on_uid_and(warning(nodepool, "DriftHalted", text.clone()), text)
+}
+
 /// What the provider finds questionable about a pool.
 pub fn node_pool_doubt(nodepool: Regarding, reason: &str, message: &str) -> Event {
     on_uid_and(warning(nodepool, reason, truncate(message)), message)

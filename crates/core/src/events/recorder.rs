@@ -246,6 +246,18 @@ mod tests {
     }
 
     #[test]
+    fn another_reason_why_a_node_stays_waits_until_the_first_has_been_read() {
+        let manual = ManualClock::starting_at(Timestamp::UNIX_EPOCH);
+        let recorder = Recorder::new(manual.clock());
+        let publish = |why| recorder.publish(crate::events::disruption_blocked(pod("1"), why));
+        assert_eq!(publish("a pod is protected"), Published::Queued);
+        manual.advance(Duration::from_secs(119));
+        assert_eq!(publish("a budget is used up"), Published::Duplicate);
+        manual.advance(Duration::from_secs(1));
+        assert_eq!(publish("a budget is used up"), Published::Queued);
+    }
+
+    #[test]
     fn nominations_are_limited_and_a_held_back_one_stays_quiet() {
         let manual = ManualClock::starting_at(Timestamp::UNIX_EPOCH);
         let recorder = Recorder::new(manual.clock());

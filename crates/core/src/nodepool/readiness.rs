@@ -70,6 +70,7 @@ mod tests {
             observed_generation: None,
         };
         NodeClassState {
+            hash: None,
             name: "n".to_owned(),
             generation: 1,
             deleted_at: None,

@@ -76,6 +76,7 @@ mod tests {
 
     fn class(generation: i64) -> NodeClassState {
         NodeClassState {
+            hash: None,
             name: "n".to_owned(),
             generation,
             deleted_at: None,

@@ -107,6 +107,11 @@ impl WholeCluster {
         self.run().await;
     }
 
+    /// The user agent of the controllers that run now.
+    pub(crate) fn agent(&self) -> &str {
+        &self.agent
+    }
+
     pub(crate) fn objects(&self) -> Objects {
         self.sandbox.objects()
     }

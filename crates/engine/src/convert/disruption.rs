@@ -10,7 +10,7 @@ use karpenter_api::resources::NODES;
 use karpenter_api::{NodeClaim, NodePool};
 
 use super::selector::label_selector;
-use crate::disruption::{ClaimFacts, FixedSize, PodDisruptionBudget, PoolPolicy, Saving, Tuning};
+use crate::disruption::{ClaimFacts, FixedSize, Pause, PodDisruptionBudget, PoolPolicy, Saving, Tuning};
 
 /// What a claim says about its own disruption.
 pub fn claim_disruption(claim: &NodeClaim) -> ClaimFacts {
@@ -67,7 +67,9 @@ fn tuning(pool: &NodePool) -> Tuning {
     let mut unreadable = None;
     let read = |key: &'static str| Some((key, all.get(key)?.trim()));
     let mut refuse = |(key, text): (&str, &str)| unreadable = Some(format!("{key}: {text:?}"));
-    tuning.paused = read(annotations::PAUSE_DISRUPTION).is_some_and(|(_, text)| text == "true");
+    if read(annotations::PAUSE_DISRUPTION).is_some_and(|(_, text)| text == "true") {
+        tuning.pause = Pause::Pool;
+    }
     if let Some(entry) = read(annotations::CONSOLIDATION_MAX_REPLACEMENTS) {
         match entry.1.parse() {
             Ok(most @ 1..) => tuning.max_replacements = Some(most),
@@ -177,7 +179,7 @@ mod tests {
                 "karpenter.sh/consolidation-cooldown": "1h", "karpenter.sh/drift-halt-after": "2",
             }),
             Tuning {
-                paused: true,
+                pause: Pause::Pool,
                 max_replacements: Some(3),
                 minimum_saving: Some(Saving::Percent(10.0)),
                 pod_cost: 0.002,

@@ -98,7 +98,7 @@ impl PodIntake {
             phase: phase(status),
             terminating: pod.metadata.deletion_timestamp.is_some(),
             ready: is_ready(status),
-            do_not_disrupt: annotation(pod, DO_NOT_DISRUPT).and_then(do_not_disrupt),
+            do_not_disrupt: annotation(pod, DO_NOT_DISRUPT).map(do_not_disrupt),
             deletion_cost: annotation(pod, POD_DELETION_COST)
                 .and_then(|cost| cost.parse().ok())
                 .unwrap_or(0),
@@ -160,15 +160,14 @@ fn annotation<'a>(pod: &'a kube::Pod, key: &str) -> Option<&'a str> {
 }
 
 /// `"true"`, or a positive duration; anything else has no effect.
-fn do_not_disrupt(value: &str) -> Option<DoNotDisrupt> {
+fn do_not_disrupt(value: &str) -> DoNotDisrupt {
     if value == "true" {
-        return Some(DoNotDisrupt::Always);
+        return DoNotDisrupt::Always;
     }
-    let duration = value
-        .parse::<GoDuration>()
-        .ok()
-        .filter(|duration| duration.nanos() > 0)?;
-    Some(DoNotDisrupt::For(duration.as_signed()))
+    match value.parse::<GoDuration>() {
+        Ok(duration) if duration.nanos() > 0 => DoNotDisrupt::For(duration.as_signed()),
+        Ok(_) | Err(_) => DoNotDisrupt::Unreadable,
+    }
 }
 
 #[cfg(test)]
@@ -233,8 +232,9 @@ mod tests {
             |value: &str| pod(json!({ "annotations": { "karpenter.sh/do-not-disrupt": value } })).do_not_disrupt;
         assert_eq!(annotated("true"), Some(DoNotDisrupt::Always));
         assert_eq!(annotated("1h"), Some(DoNotDisrupt::For(SignedDuration::from_hours(1))));
-        assert_eq!(annotated("false"), None);
-        assert_eq!(annotated("-1h"), None);
+        for value in ["false", "-1h", "0s", "abc"] {
+            assert_eq!(annotated(value), Some(DoNotDisrupt::Unreadable), "{value}");
+        }
     }
 
     #[test]

@@ -38,6 +38,8 @@ pub enum Blocked {
     StaticPoolAtLimit(String),
     ReservationsFull(String),
     ConsolidationDisabled,
+    /// Pods run on it, so emptiness has no say.
+    NotEmpty,
     BufferPods,
     OnlyWhenEmpty,
     UnknownInstanceType,
@@ -59,6 +61,8 @@ pub enum Blocked {
         found: usize,
     },
     Paused(String),
+    /// The whole cluster's switch, an annotation of this Namespace.
+    AllPaused(String),
     UnreadableAnnotation(String),
     CoolingDown,
     SavingTooSmall {
@@ -81,6 +85,7 @@ impl Blocked {
                 | Blocked::Unmanaged
                 | Blocked::StaticPool
                 | Blocked::NotConsolidatableYet
+                | Blocked::NotEmpty
                 | Blocked::NotDrifted
                 | Blocked::Healthy
                 | Blocked::PendingPods(_)
@@ -150,6 +155,7 @@ impl fmt::Display for Blocked {
             }
             Blocked::StaticPool => f.write_str("its NodePool is static"),
             Blocked::ConsolidationDisabled => f.write_str("its NodePool has consolidateAfter: Never"),
+            Blocked::NotEmpty => f.write_str("pods run on it"),
             Blocked::BufferPods => f.write_str("it holds capacity for a CapacityBuffer"),
             Blocked::OnlyWhenEmpty => f.write_str("its NodePool consolidates only empty nodes, and pods run on it"),
             Blocked::UnknownInstanceType => {
@@ -193,6 +199,12 @@ impl fmt::Display for Blocked {
                     "disruption of NodePool {pool} is paused by its annotation karpenter.sh/pause-disruption"
                 )
             }
+            Blocked::AllPaused(namespace) => {
+                write!(
+                    f,
+                    "disruption of all nodes is paused by the annotation karpenter.sh/pause-disruption of Namespace {namespace}"
+                )
+            }
             Blocked::UnreadableAnnotation(annotation) => {
                 write!(f, "its NodePool has an annotation that cannot be read: {annotation}")
             }
@@ -208,7 +220,7 @@ impl fmt::Display for Blocked {
             Blocked::RolloutHalted(pool) => {
                 write!(
                     f,
-                    "replacements of drifted nodes of NodePool {pool} failed in a row, so drift waits until the NodePool or its NodeClass changes"
+                    "new nodes of NodePool {pool} keep failing to register, so drift waits until the NodePool or its NodeClass changes"
                 )
             }
             Blocked::NotWorthIt { pool, score } => {

@@ -8,6 +8,7 @@ use karpenter_api::node_pool::ConsolidationPolicy;
 use super::blocked::Blocked;
 use super::fleet::{ClaimFacts, Fleet, Member, PoolPolicy};
 use super::repair::Ailment;
+use super::tuning::Pause;
 use super::{cost, pods, price};
 use crate::model::{InstanceType, Lifecycle, Node, Pod};
 
@@ -79,9 +80,12 @@ impl Candidate {
             return Err(Blocked::NoPoolLabel);
         };
         match fleet.pools.get(pool) {
-            Some(policy) if policy.tuning.paused => return Err(Blocked::Paused(pool.to_owned())),
-            Some(policy) if policy.has_instance_types => {}
-            _ => return Err(Blocked::PoolNotFound(pool.to_owned())),
+            Some(policy) if policy.has_instance_types => match &policy.tuning.pause {
+                Pause::Off => {}
+                Pause::Pool => return Err(Blocked::Paused(pool.to_owned())),
+                Pause::Everything(namespace) => return Err(Blocked::AllPaused(namespace.clone())),
+            },
+            Some(_) | None => return Err(Blocked::PoolNotFound(pool.to_owned())),
         }
         let obstacle = check_pods(fleet, &member.node).err();
         let minds = match class {
@@ -141,11 +145,8 @@ impl Candidate {
     /// The pods that must find another place, leaving out those that could not be evicted anyway (disruption.md §10.1).
     pub fn pods_to_move<'a>(&'a self, fleet: &'a Fleet) -> impl Iterator<Item = &'a Arc<Pod>> {
         let now = fleet.now();
-        self.node.pods().iter().filter(move |pod| {
-            pods::is_reschedulable(pod)
-                && !pods::is_protected(pod, now)
-                && fleet.pod_budgets.check_ever(pod, now).is_ok()
-        })
+        let pods = self.node.pods().iter();
+        pods.filter(move |pod| fleet.pod_budgets.let_move(pod, now))
     }
 
     pub fn policy<'a>(&self, fleet: &'a Fleet) -> &'a PoolPolicy {
@@ -188,7 +189,7 @@ impl Candidate {
             return Err(Blocked::BufferPods);
         }
         if !self.is_empty() {
-            return Err(Blocked::OnlyWhenEmpty);
+            return Err(Blocked::NotEmpty);
         }
         if !self.claim.consolidatable {
             return Err(Blocked::NotConsolidatableYet);
@@ -212,6 +213,10 @@ impl Candidate {
         }
         if policy.consolidate_after.is_none() {
             return Err(Blocked::ConsolidationDisabled);
+        }
+        if self.is_empty() {
+            // Emptiness's, so that the budget for Empty applies.
+            return Err(Blocked::NotConsolidatableYet);
         }
         if policy.consolidation_policy == ConsolidationPolicy::WhenEmpty {
             return Err(Blocked::OnlyWhenEmpty);

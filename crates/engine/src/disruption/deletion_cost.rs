@@ -25,6 +25,26 @@ pub struct Ranking {
     pub cleared: Vec<Arc<str>>,
 }
 
+/// How many nodes' pods are written in one cycle, those on their way out not counted.
+pub const NODES_PER_CYCLE: usize = 50;
+
+impl Ranking {
+    /// The nodes whose pods are to be written in one cycle, and what those should cost; `None` is nothing at all. Only nodes
+    /// where something `differs` from that are due, and only they count: all that are going, and as many of the others as
+    /// one cycle may take, ranked ones first.
+    pub fn due(&self, differs: impl Fn(&str, Option<i32>) -> bool) -> Vec<(Arc<str>, Option<i32>)> {
+        let going = self.going.iter().map(|node| (node, Some(i32::MIN)));
+        let ranked = self.ranked.iter().map(|(node, rank)| (node, Some(*rank)));
+        let cleared = self.cleared.iter().map(|node| (node, None));
+        let is_due = |(node, cost): &(&Arc<str>, Option<i32>)| differs(node, *cost);
+        going
+            .filter(is_due)
+            .chain(ranked.chain(cleared).filter(is_due).take(NODES_PER_CYCLE))
+            .map(|(node, cost)| (Arc::clone(node), cost))
+            .collect()
+    }
+}
+
 /// Ranks the nodes that Karpenter manages. `is_pinned` tells pods that no ReplicaSet, Job or DaemonSet would make anew
 /// elsewhere: their node will not be emptied by scaling something down.
 pub fn rank(fleet: &Fleet, is_pinned: &dyn Fn(&Pod) -> bool) -> Ranking {

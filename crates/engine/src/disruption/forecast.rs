@@ -124,7 +124,7 @@ pub fn attempt(fleet: &Fleet, method: Method) -> Result<Command, Vec<(Arc<str>, 
             &mut budgets,
             &mut || ControlFlow::Continue(()),
         )
-        .0
+        .command
         .ok_or(blocked),
         Method::Repair => {
             repair::order(fleet, &mut candidates);
@@ -169,10 +169,6 @@ fn suits(fleet: &Fleet, member: &Member, candidate: &Candidate, method: Method) 
             Err(Blocked::RolloutHalted(candidate.pool.clone()))
         }
         Method::Drift | Method::StaticDrift => Ok(()),
-        // An empty node is emptiness's, so that the budget for Empty applies.
-        Method::MultiNodeConsolidation | Method::SingleNodeConsolidation if candidate.is_empty() => {
-            Err(Blocked::NotConsolidatableYet)
-        }
         Method::MultiNodeConsolidation | Method::SingleNodeConsolidation => candidate.check_consolidation(fleet),
     }
 }
@@ -207,7 +203,11 @@ fn by_node(fleet: &Fleet, blocked: Vec<(Arc<str>, Blocked)>) -> Vec<Stays> {
         let reasons = &mut nodes[at].1;
         let is_ordinary = matches!(
             reason,
-            Blocked::NotDrifted | Blocked::NotConsolidatableYet | Blocked::Healthy | Blocked::DynamicPool
+            Blocked::NotDrifted
+                | Blocked::NotConsolidatableYet
+                | Blocked::NotEmpty
+                | Blocked::Healthy
+                | Blocked::DynamicPool
         );
         let is_news = !is_ordinary && !reasons.contains(&reason);
         if is_news {

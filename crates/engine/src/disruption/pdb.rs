@@ -57,6 +57,12 @@ impl PodDisruptionBudgets {
         self.judge(pod, now, |budget| budget.never_allows)
     }
 
+    /// Whether a pod of a node that goes away needs another place now: it would be made anew, nothing protects it, and no
+    /// budget keeps it where it is for good. Room for a pod that may never leave would be waste (disruption.md §1.8).
+    pub fn let_move(&self, pod: &Pod, now: Timestamp) -> bool {
+        pods::is_reschedulable(pod) && !pods::is_protected(pod, now) && self.check_ever(pod, now).is_ok()
+    }
+
     fn judge(&self, pod: &Pod, now: Timestamp, refuses: impl Fn(&PodDisruptionBudget) -> bool) -> Result<(), Refusal> {
         let Some(budgets) = self.by_namespace.get(&*pod.namespace) else {
             return Ok(());

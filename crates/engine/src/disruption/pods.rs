@@ -27,7 +27,7 @@ pub fn is_protected(pod: &Pod, now: Timestamp) -> bool {
         return false;
     }
     match pod.do_not_disrupt {
-        None => false,
+        None | Some(DoNotDisrupt::Unreadable) => false,
         Some(DoNotDisrupt::Always) => true,
         Some(DoNotDisrupt::For(length)) => {
             protection_left(pod, length, now).is_none_or(|left| left > SignedDuration::ZERO)

@@ -10,8 +10,7 @@ use super::fleet::Fleet;
 /// A pool's wishes. `karpenter.sh/` annotations, so that the NodePool's schema stays upstream's.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Tuning {
-    /// Nothing of the pool is disrupted voluntarily.
-    pub paused: bool,
+    pub pause: Pause,
     /// Into how many cheaper nodes one may be split; upstream and the default are 1.
     pub max_replacements: Option<usize>,
     pub minimum_saving: Option<Saving>,
@@ -19,13 +18,24 @@ pub struct Tuning {
     pub pod_cost: f64,
     /// How old a node must be before its pods are moved to save money. With it, no node is replaced by its own type.
     pub cooldown: Option<SignedDuration>,
-    /// After how many failed replacements in a row drift stops.
+    /// After how many failed registrations in a row drift stops.
     pub drift_halt_after: Option<u32>,
     /// It has stopped.
     pub drift_halted: bool,
     /// An annotation that cannot be read. Consolidation then leaves the pool alone: what was meant to hold it back must not
     /// vanish by a typing error.
     pub unreadable: Option<String>,
+}
+
+/// Whether anything of a pool may be disrupted voluntarily.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum Pause {
+    #[default]
+    Off,
+    /// The pool itself asks for it.
+    Pool,
+    /// The whole cluster is paused, by an annotation of this Namespace.
+    Everything(String),
 }
 
 /// What a consolidation must save at least.

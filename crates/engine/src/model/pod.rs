@@ -90,6 +90,8 @@ pub enum DoNotDisrupt {
     Always,
     /// In force until this long after the pod started.
     For(SignedDuration),
+    /// Neither `true` nor a positive duration; without effect.
+    Unreadable,
 }
 
 /// What a pod asks of the node it runs on and of the pods around it; equal for all pods of a workload.

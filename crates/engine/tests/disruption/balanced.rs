@@ -77,3 +77,85 @@ fn other_policies_have_no_score() {
             .is_empty()
     );
 }
+
+/// Ten nodes that cost 58.08 together, with 80 to disturb: `small` has 3 of it, `large` 8.
+fn ten() -> Fleet {
+    let pods = |count: usize| vec!["100m"; count];
+    let mut built = balanced(fleet("d1 d4"))
+        .with_policy("default", |policy| policy.tracked_cost = 58.08)
+        .node("small", "d4", &pods(2))
+        .node("large", "d4", &pods(7))
+        .node("huge", "d4", &pods(12));
+    for nth in 0..7 {
+        built = built.node(&format!("n{nth}"), "d4", &pods(7));
+    }
+    built.build()
+}
+
+#[test]
+fn a_large_saving_for_a_small_disturbance_is_approved_and_the_other_way_round_refused() {
+    assert!((score(&ten(), "small", 7.26) - 10.0 / 3.0).abs() < 1e-9);
+    let poor = score(&ten(), "large", 2.42);
+    assert!((poor - 5.0 / 12.0).abs() < 1e-9 && poor < THRESHOLD, "{poor}");
+}
+
+#[test]
+fn the_only_node_of_a_pool_scores_one_when_it_goes() {
+    let fleet = balanced(fleet("d4")).node("a", "d4", &["1"]).build();
+    assert_eq!(score(&fleet, "a", 4.0), 1.0);
+}
+
+#[test]
+fn a_pool_about_which_nothing_is_known_refuses() {
+    let fleet = pair();
+    let survey = forecast::survey(&fleet, Method::SingleNodeConsolidation);
+    let nothing = Totals::of(&fleet, &[]);
+    assert_eq!(nothing.score(&fleet, &[&survey.all[0]], 4.0)[0].value, 0.0);
+    assert_eq!(
+        nothing.best_score(&fleet, &survey.all[0]),
+        None,
+        "the first filter lets it through"
+    );
+}
+
+#[test]
+fn a_saving_over_two_pools_is_split_by_their_prices_and_only_balanced_ones_judge() {
+    let built = |policy: ConsolidationPolicy| {
+        balanced(fleet("d2 d4 d8"))
+            .pool("other")
+            .with_policy("other", |own| own.consolidation_policy = policy)
+            .node("a", "d8", &["1"])
+            .node_in("other", "b", "d4", &["1"])
+            .build()
+    };
+    let scores = |policy| {
+        let fleet = built(policy);
+        let survey = forecast::survey(&fleet, Method::MultiNodeConsolidation);
+        let candidates: Vec<&Candidate> = survey.all.iter().collect();
+        Totals::of(&fleet, &survey.all).score(&fleet, &candidates, 9.0)
+    };
+    let both = scores(ConsolidationPolicy::Balanced);
+    // 9 saved of 12: 6 are the share of the node that costs 8 of them, 3 that of the other.
+    assert_eq!(both.iter().map(|score| score.value).collect::<Vec<_>>(), [0.75, 0.75]);
+    let one = scores(ConsolidationPolicy::WhenEmptyOrUnderutilized);
+    assert_eq!(one.len(), 1);
+    assert_eq!(one[0].pool, "default");
+}
+
+#[test]
+fn one_pool_that_refuses_keeps_the_nodes_of_both() {
+    let built = |tracked: f64| {
+        fleet("d4 d8")
+            .pool("strict")
+            .with_policy("strict", |own| {
+                own.consolidation_policy = ConsolidationPolicy::Balanced;
+                own.tracked_cost = tracked;
+            })
+            .node("a", "d4", &["1"])
+            .node_in("strict", "b", "d4", &["1"])
+            .node("c", "d8", &["4"])
+            .claim_where(|claim| claim.consolidatable = false)
+    };
+    assert_eq!(built(8.0).decides(Method::MultiNodeConsolidation), "delete a, b");
+    assert_eq!(built(1000.0).decides(Method::MultiNodeConsolidation), "nothing");
+}

@@ -275,3 +275,39 @@ fn a_protected_pod_stops_drift_only_without_a_termination_grace_period() {
     // The protected pod is not planned for: it is provisioned for once it is really evicted.
     assert_eq!(drifted(Some(10)).decides(Method::Drift), "delete a");
 }
+
+#[test]
+fn a_protected_pod_stops_consolidation_with_and_without_a_termination_grace_period() {
+    for grace in [None, Some(minutes(10))] {
+        let built = fleet("s1 s2")
+            .node("a", "s2", &["500m"])
+            .pods_where(|pod| pod.do_not_disrupt = Some(DoNotDisrupt::Always))
+            .claim_where(|claim| claim.termination_grace_period = grace);
+        let reason = built.blocked(Method::SingleNodeConsolidation, "a");
+        assert_eq!(reason, Some(Blocked::ProtectedPod("default/a-0".to_owned())));
+    }
+}
+
+#[test]
+fn of_several_protections_the_longest_counts() {
+    let started = |ago: i64| {
+        let built = fleet("s2").node("a", "s2", &["100m", "100m", "100m"]);
+        let lengths = [5, 10, 15];
+        built
+            .pods_where(move |pod| {
+                let nth: usize = pod.name[2..].parse().unwrap();
+                pod.do_not_disrupt = Some(DoNotDisrupt::For(minutes(lengths[nth])));
+                pod.started = Some(now() - minutes(ago));
+            })
+            .claim_where(|claim| claim.drifted_since = Some(now()))
+            .decides(Method::Drift)
+    };
+    assert_eq!(started(6), "nothing");
+    assert_eq!(started(14), "nothing");
+    assert!(started(15).starts_with("replace a"));
+}
+
+#[test]
+fn a_protection_that_cannot_be_read_protects_nothing() {
+    check_pod(|pod| pod.do_not_disrupt = Some(DoNotDisrupt::Unreadable), false);
+}

@@ -105,3 +105,55 @@ fn a_budget_that_cannot_be_read_allows_nothing_whatever_its_reasons() {
     };
     assert_eq!(remaining(ten_nodes(vec![broken]), DisruptionReason::Drifted), 0);
 }
+
+#[test]
+fn a_node_that_reboots_counts_even_before_it_is_up_again() {
+    for reason in DisruptionReason::ALL {
+        let built = ten_nodes(vec![budget("3")])
+            .node_where(|node| node.lifecycle = Lifecycle::Registered)
+            .standing(|standing| standing.rebooting = true);
+        assert_eq!(remaining(built, reason), 2, "{reason}");
+    }
+}
+
+#[test]
+fn unmanaged_nodes_do_not_count() {
+    let mut fleet = ten_nodes(vec![budget("100%")]).build();
+    let mut members = fleet.members.to_vec();
+    members[0].claim = None;
+    fleet.members = members.into();
+    let budgets = Budgets::of(&fleet, DisruptionReason::Empty);
+    assert_eq!(budgets.remaining("default"), 9);
+}
+
+#[test]
+fn every_pool_spends_its_own_budget() {
+    use crate::fleet::{decision, minutes, now};
+    use karpenter_engine::disruption::Method;
+    let mut built = fleet("s2");
+    for nth in 0..10 {
+        let pool = format!("p{nth}");
+        built = built.pool(&pool).allow(&pool, "1");
+        for twin in ["x", "y"] {
+            built = built
+                .node_in(&pool, &format!("{pool}{twin}"), "s2", &["1"])
+                .claim_where(|claim| claim.drifted_since = Some(now() - minutes(5)));
+        }
+    }
+    let mut fleet = built.build();
+    let mut started = Vec::new();
+    loop {
+        let decided = decision(&fleet, Method::Drift);
+        let Some(name) = decided.split(' ').nth(1).map(str::to_owned) else {
+            break;
+        };
+        let mut members = fleet.members.to_vec();
+        let chosen = members.iter_mut().find(|member| *member.node.name == *name).unwrap();
+        chosen.standing.leaving = true;
+        fleet.members = members.into();
+        started.push(name);
+    }
+    started.sort();
+    let expected: Vec<String> = (0..10).map(|nth| format!("p{nth}x")).collect();
+    assert_eq!(started, expected);
+}

@@ -176,6 +176,27 @@ impl Builder {
         self
     }
 
+    /// A pod that stands for the room that a CapacityBuffer asks for.
+    pub(crate) fn buffered(mut self, name: &str, cpu: &str) -> Builder {
+        let mut pod = pod(name, cpu);
+        pod.buffer = Some("buffer".into());
+        self.pending.push(Arc::new(pod));
+        self
+    }
+
+    /// Changes an instance type that was named in [`fleet`].
+    pub(crate) fn type_where(mut self, name: &str, change: impl FnOnce(&mut InstanceType)) -> Builder {
+        let kind = self.types.iter_mut().find(|kind| kind.name == name).unwrap();
+        change(Arc::make_mut(kind));
+        self
+    }
+
+    /// Gives the pool another place among its siblings.
+    pub(crate) fn weighing(mut self, pool: &str, weight: i32) -> Builder {
+        self.pools.get_mut(pool).unwrap().0.weight = weight;
+        self
+    }
+
     pub(crate) fn budget(mut self, budget: PodDisruptionBudget) -> Builder {
         self.budgets.push(budget);
         self
@@ -275,10 +296,7 @@ impl Builder {
 
     /// The first command of a method, in words: `delete a, b` or `replace a by s2 s4`.
     pub(crate) fn decides(self, method: Method) -> String {
-        match forecast::attempt(&self.build(), method) {
-            Ok(command) => words(&command),
-            Err(_) => "nothing".to_owned(),
-        }
+        decision(&self.build(), method)
     }
 
     /// All that static drift would do at once, in words, and what it refuses.
@@ -301,6 +319,43 @@ impl Builder {
             .find(|(name, _)| &**name == node)
             .map(|(_, reason)| reason)
     }
+}
+
+/// The first command of a method, in words; `nothing` when there is none.
+pub(crate) fn decision(fleet: &Fleet, method: Method) -> String {
+    match forecast::attempt(fleet, method) {
+        Ok(command) => words(&command),
+        Err(_) => "nothing".to_owned(),
+    }
+}
+
+/// Something to buy in a zone, for this price.
+pub(crate) fn offering(zone: &str, capacity_type: &str, price: f64) -> Offering {
+    Offering {
+        requirements: [
+            Requirement::within(labels::ZONE, [zone]),
+            Requirement::within(labels::CAPACITY_TYPE, [capacity_type]),
+        ]
+        .into_iter()
+        .collect(),
+        price,
+        available: true,
+        reservation_capacity: 0,
+        overrides: Default::default(),
+        price_overlaid: false,
+    }
+}
+
+/// Sells an instance type as these offerings say, and only so.
+pub(crate) fn sell(kind: &mut InstanceType, offerings: Vec<Offering>) {
+    for key in [labels::ZONE, labels::CAPACITY_TYPE] {
+        let values: Vec<String> = offerings
+            .iter()
+            .filter_map(|offering| offering.requirements.get(key)?.single_value().map(str::to_owned))
+            .collect();
+        kind.requirements.replace(Requirement::within(key, values));
+    }
+    kind.offerings = offerings;
 }
 
 /// Keeps pods of these fleets off each other's node.

@@ -91,3 +91,28 @@ fn a_reservation_with_a_slot_or_another_way_to_buy_means_replacing_first() {
         assert_eq!(commands[0], "replace a by the template of default", "{types}");
     }
 }
+
+#[test]
+fn a_reservation_label_on_a_node_that_was_bought_otherwise_does_not_count() {
+    let demoted = terminate_first(drifted("r2*0", "r2:reserved", 9)).node_where(|node| {
+        let labels = std::sync::Arc::make_mut(&mut node.labels);
+        labels.insert("karpenter.sh/capacity-type".to_owned(), "on-demand".to_owned());
+    });
+    let (commands, blocked) = demoted.static_drift();
+    assert_eq!((commands.len(), blocked.len()), (4, 1));
+}
+
+#[test]
+fn a_pool_whose_types_cannot_be_listed_does_not_keep_the_others() {
+    let built = fleet("s2")
+        .pool("broken")
+        .with_policy("broken", |policy| policy.has_instance_types = false)
+        .node_in("broken", "x", "s2", &[])
+        .claim_where(|claim| claim.drifted_since = Some(now()))
+        .fixed("broken", 1, 5)
+        .node("a", "s2", &[])
+        .claim_where(|claim| claim.drifted_since = Some(now()))
+        .fixed("default", 1, 5);
+    let (commands, _) = built.static_drift();
+    assert_eq!(commands, ["replace a by the template of default"]);
+}

@@ -63,3 +63,40 @@ fn a_node_that_is_in_no_reservation_stays() {
         Some(Blocked::CannotReschedule(_))
     ));
 }
+
+#[test]
+fn another_pool_that_has_something_to_sell_is_a_place_too() {
+    use karpenter_api::labels;
+    use karpenter_api::requirement::Requirement;
+    let reserved_only = |name: &str| Requirement::within(labels::CAPACITY_TYPE, [name]);
+    let built = |second: &str| {
+        fleet("r4*0 d4")
+            .pool("spare")
+            .weighing("default", 10)
+            .with_requirement("default", reserved_only(labels::CAPACITY_TYPE_RESERVED))
+            .with_requirement("spare", reserved_only(second))
+            .node("a", "r4:reserved", &["3"])
+            .claim_where(|claim| claim.drifted_since = Some(now() - minutes(5)))
+    };
+    let spare = terminate_first(built(labels::CAPACITY_TYPE_ON_DEMAND));
+    assert_eq!(spare.decides(Method::Drift), "replace a by d4");
+    let none = terminate_first(built(labels::CAPACITY_TYPE_RESERVED));
+    assert_eq!(none.decides(Method::Drift), "terminate-first a");
+}
+
+#[test]
+fn two_pods_that_keep_apart_need_two_slots() {
+    let built = |change: fn(&mut karpenter_engine::model::Pod)| {
+        terminate_first(
+            fleet("r4*0")
+                .node("a", "r4:reserved", &["1", "1"])
+                .pods_where(change)
+                .claim_where(|claim| claim.drifted_since = Some(now() - minutes(5))),
+        )
+    };
+    assert_eq!(built(|_| ()).decides(Method::Drift), "terminate-first a");
+    assert!(matches!(
+        built(crate::fleet::apart).blocked(Method::Drift, "a"),
+        Some(Blocked::CannotReschedule(_))
+    ));
+}

@@ -1,7 +1,7 @@
 //! What pools may ask for beyond upstream's rules.
 
 use jiff::SignedDuration;
-use karpenter_engine::disruption::{Blocked, Method, Saving, Tuning};
+use karpenter_engine::disruption::{Blocked, Method, Pause, Saving, Tuning};
 
 use crate::fleet::{Builder, fleet, minutes, now};
 
@@ -11,7 +11,7 @@ fn tuned(types: &str, tune: impl FnOnce(&mut Tuning)) -> Builder {
 
 #[test]
 fn a_paused_pool_is_left_alone_by_every_method() {
-    let built = || tuned("d4", |tuning| tuning.paused = true).node("a", "d4", &[]);
+    let built = || tuned("d4", |tuning| tuning.pause = Pause::Pool).node("a", "d4", &[]);
     for method in Method::ORDER {
         let drifted = built().claim_where(|claim| claim.drifted_since = Some(now()));
         assert_eq!(

@@ -1,6 +1,8 @@
 //! One node into none or one, tried in an order that is fair to every pool (disruption.md §3.6).
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::ControlFlow;
+use std::sync::Arc;
 
 use super::super::balanced::{THRESHOLD, Totals};
 use super::super::blocked::Blocked;
@@ -34,6 +36,63 @@ pub fn order(candidates: Vec<Candidate>, unseen: &BTreeSet<String>) -> Vec<Candi
         }
     }
     ordered
+}
+
+/// How a look at one candidate after the other ended.
+#[derive(Debug)]
+pub struct Search {
+    pub end: End,
+    /// Candidates that were looked at in vain, and why.
+    pub refused: Vec<(Arc<str>, Blocked)>,
+}
+
+#[derive(Debug)]
+pub enum End {
+    Found(Box<Command>),
+    Exhausted,
+    /// Time was up before every candidate was looked at.
+    Late,
+}
+
+/// Looks for the first candidate whose removal is worth it. Asks `time` before every one whether to go on.
+///
+/// `unseen` names the pools that the last search did not get to, and does so again afterwards; a search that finds
+/// something leaves it as it was, because the next one begins at once.
+pub fn search(
+    rehearsal: &mut Rehearsal<'_>,
+    candidates: Vec<Candidate>,
+    totals: &Totals,
+    budgets: &Budgets,
+    unseen: &mut BTreeSet<String>,
+    time: &mut dyn FnMut() -> ControlFlow<()>,
+) -> Search {
+    let candidates = order(candidates, unseen);
+    let mut left: BTreeSet<String> = candidates.iter().map(|candidate| candidate.pool.clone()).collect();
+    let mut refused = Vec::new();
+    for candidate in &candidates {
+        if time().is_break() {
+            *unseen = left;
+            return Search {
+                end: End::Late,
+                refused,
+            };
+        }
+        left.remove(&candidate.pool);
+        match attempt(rehearsal, candidate, totals, budgets) {
+            Ok(command) => {
+                return Search {
+                    end: End::Found(Box::new(command)),
+                    refused,
+                };
+            }
+            Err(reason) => refused.push((Arc::clone(&candidate.node.name), reason)),
+        }
+    }
+    *unseen = left;
+    Search {
+        end: End::Exhausted,
+        refused,
+    }
 }
 
 /// What removing this one node would come to.
