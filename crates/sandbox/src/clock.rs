@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use jiff::{SignedDuration, Timestamp};
 use parking_lot::Mutex;
-use tokio::sync::oneshot;
+use tokio::sync::{Notify, oneshot};
 
 /// A cheap handle on a source of time; clones share it.
 #[derive(Clone, Debug)]
@@ -35,6 +35,7 @@ struct Manual {
     next_id: u64,
     timers: BTreeMap<(Timestamp, u64), oneshot::Sender<()>>,
     registrations: u64,
+    registered: Arc<Notify>,
 }
 
 impl Clock {
@@ -59,6 +60,7 @@ impl Clock {
             next_id: 0,
             timers: BTreeMap::new(),
             registrations: 0,
+            registered: Arc::default(),
         }))))
     }
 
@@ -103,6 +105,7 @@ impl Clock {
                 manual.registrations += 1;
                 let (sender, receiver) = oneshot::channel();
                 manual.timers.insert(key, sender);
+                manual.registered.notify_waiters();
                 Sleep(Timer::Manual {
                     clock: self.clone(),
                     key,
@@ -148,6 +151,24 @@ impl Clock {
         match &*self.0 {
             Source::Running { .. } => None,
             Source::Manual(manual) => manual.lock().timers.keys().next().map(|(deadline, _)| *deadline),
+        }
+    }
+
+    /// Resolves once somebody waits for a moment of a manual clock.
+    ///
+    /// # Panics
+    /// On a clock that runs by itself.
+    pub async fn timer_set(&self) {
+        let registered = self.expect_manual().lock().registered.clone();
+        loop {
+            let next = registered.notified();
+            tokio::pin!(next);
+            // Listening before looking: a timer that is set in between is not missed.
+            next.as_mut().enable();
+            if self.next_timer().is_some() {
+                return;
+            }
+            next.await;
         }
     }
 

@@ -5,6 +5,7 @@ use std::{sync::Arc, time::Duration};
 use async_trait::async_trait;
 use futures::future::{BoxFuture, FutureExt};
 use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Event, Node};
 use karpenter_api::{NodeClaim, NodePool};
 use karpenter_bizflycloud::{
     BizflyCloudNodeClass, BizflyCloudProvider, Settings,
@@ -14,7 +15,7 @@ use karpenter_bizflycloud::{
     sim::{self, Fault as SimFault, Often, Operation, SimOptions, SimulatedBizfly},
 };
 use karpenter_cloud::{
-    CloudProvider,
+    CloudProvider, Deletion,
     clock::{Clock, TimeSource},
     conformance::{Environment, Fault, Support},
     garbage_collection::{GarbageCollector, KnownClaims},
@@ -169,6 +170,97 @@ impl World {
         .expect("a client")
     }
 
+    /// A claim that exists in the cluster, with the UID that the API server gave it.
+    pub(crate) fn stored(&self, claim: &NodeClaim) -> NodeClaim {
+        let mut value = serde_json::to_value(claim).expect("JSON");
+        value["metadata"].as_object_mut().expect("metadata").remove("uid");
+        self.apply(&value);
+        let name = claim.metadata.name.as_deref().expect("a name");
+        self.sandbox.objects().get("", name).expect("it is stored")
+    }
+
+    /// A claim that is launched, and its Node, as core and the kubelet would write them.
+    pub(crate) async fn launch(&self, number: u32, requirements: Value) -> NodeClaim {
+        let mut claim = self.stored(&claim(number, requirements));
+        let made = self.provider.create(&claim).await.expect("launched");
+        made.apply_to(&mut claim);
+        let name = claim.metadata.name.clone().expect("a name");
+        let objects = self.sandbox.objects();
+        let notes = json!({"metadata": {"labels": claim.metadata.labels, "annotations": claim.metadata.annotations}});
+        objects.patch::<NodeClaim>("", &name, &notes).expect("accepted");
+        let now = self.clock.now().to_string();
+        let condition = |type_: &str| json!({"type": type_, "status": "True", "reason": type_, "message": "", "lastTransitionTime": now});
+        let mut status = serde_json::to_value(&claim.status).expect("JSON");
+        status["conditions"] = json!([condition("Launched"), condition("Registered"), condition("Initialized")]);
+        status["nodeName"] = json!(name);
+        let status = json!({ "status": status });
+        objects.patch_status::<NodeClaim>("", &name, &status).expect("accepted");
+        self.apply(&json!({
+            "apiVersion": "v1", "kind": "Node", "metadata": {"name": name},
+            "spec": {"providerID": made.provider_id},
+        }));
+        let status = json!({"status": {
+            "capacity": {"cpu": "4", "memory": "7900Mi", "pods": "110"}, "allocatable": {"cpu": "4", "memory": "7Gi", "pods": "110"},
+        }});
+        objects.patch_status::<Node>("", &name, &status).expect("accepted");
+        objects.get("", &name).expect("it exists")
+    }
+
+    /// Deletes a claim's server as core does, until it is gone.
+    pub(crate) async fn terminate(&self, provider: &BizflyCloudProvider, claim: &NodeClaim) {
+        for _ in 0..60 {
+            match Deletion::settle(provider.delete(claim).await).expect("no faults") {
+                Deletion::Gone => return,
+                Deletion::InProgress => self.clock.sleep(Duration::from_secs(5)).await,
+            }
+        }
+        panic!("it never goes");
+    }
+
+    /// The messages of all events of a reason.
+    pub(crate) fn events(&self, reason: &str) -> Vec<String> {
+        let all = self.sandbox.objects().list::<Event>("default");
+        let own = all.into_iter().filter(|event| event.reason.as_deref() == Some(reason));
+        own.filter_map(|event| event.message).collect()
+    }
+
+    /// The Node condition that tells how its server is: its status and reason.
+    pub(crate) fn server_health(&self, node: &str) -> Option<(String, String)> {
+        let node: Node = self.sandbox.objects().get("", node)?;
+        let conditions = node.status?.conditions?;
+        let own = conditions
+            .into_iter()
+            .find(|condition| condition.type_ == "BizflyCloudServerHealthy")?;
+        Some((own.status, own.reason.unwrap_or_default()))
+    }
+
+    /// The sum of a metric's series whose labels have all these values.
+    pub(crate) fn metric(&self, name: &str, values: &[&str]) -> f64 {
+        let registry = prometheus::Registry::new();
+        // A registry that is thrown away: the provider's metrics count on.
+        self.provider.metrics().register(&registry).expect("a new registry");
+        let families = registry.gather();
+        let name = format!("karpenter_bizflycloud_{name}");
+        let own = families.iter().filter(|family| family.name() == name);
+        own.flat_map(|family| family.get_metric())
+            .filter(|metric| {
+                values
+                    .iter()
+                    .all(|value| metric.get_label().iter().any(|label| label.value() == *value))
+            })
+            .map(|metric| {
+                let histogram = metric.get_histogram().get_sample_count() as f64;
+                metric.get_counter().get_value() + metric.get_gauge().get_value() + histogram
+            })
+            .sum()
+    }
+
+    /// Ids of servers that live.
+    pub(crate) fn live(&self) -> Vec<String> {
+        let all = self.cloud.servers().into_iter().filter(|server| !server.terminating);
+        all.map(|server| server.id).collect()
+    }
+
     pub(crate) fn count(&self, method: &str, path: &str) -> usize {
         let requests = self.cloud.requests();
         requests
@@ -190,12 +282,12 @@ fn move_time(sandbox: Sandbox, in_flight: InFlight) -> JoinHandle<()> {
         loop {
             sandbox.settle().await;
             if in_flight.count() > 0 {
-                tokio::time::sleep(Duration::from_micros(100)).await;
+                in_flight.next_answer().await;
                 continue;
             }
             match sandbox.clock().next_timer() {
                 Some(next) => sandbox.clock().advance_to(next),
-                None => tokio::time::sleep(Duration::from_micros(200)).await,
+                None => sandbox.clock().timer_set().await,
             }
         }
     })
@@ -213,6 +305,7 @@ fn http(in_flight: &InFlight) -> HttpSettings {
 pub(crate) fn settings(in_flight: &InFlight) -> Settings {
     let variables = [
         ("CLUSTER_NAME", "prod"),
+        ("LEADER_ELECTION_NAMESPACE", "default"),
         ("BKE_CLUSTER_ID", sim::BKE_CLUSTER),
         ("BKE_CLUSTER_TOKEN", sim::BKE_TOKEN),
         ("BKE_JOIN_ENDPOINT", "https://bke/engine/cluster_join/1"),
@@ -331,6 +424,8 @@ impl Environment for World {
 
     async fn heal(&self) {
         self.cloud.heal();
+        // A client that failed too often tries again only after a pause.
+        self.clock.sleep(Duration::from_secs(31)).await;
     }
 
     async fn add_foreign_machine(&self) -> Option<String> {
