@@ -29,9 +29,14 @@ pub(crate) struct SimulatedCloud {
     pub(crate) manifests: String,
     /// How many zones it has.
     pub(crate) zones: usize,
+    /// Breaks the machine behind a node, where the provider itself finds out about that.
+    pub(crate) break_machine: Option<Break>,
     /// What must stay alive for as long as the cloud is used.
     _running: Box<dyn Any + Send + Sync>,
 }
+
+/// Breaks the machine of the node of that name.
+pub(crate) type Break = Box<dyn Fn(&str) + Send + Sync>;
 
 impl SimulatedCloud {
     /// Starts the cloud whose machines become Nodes of the cluster behind `client`.
@@ -44,6 +49,7 @@ impl SimulatedCloud {
                     .await?,
                 manifests: KWOK.to_owned(),
                 zones: 4,
+                break_machine: None,
                 _running: Box::new(()),
             }),
             Provider::BizflyCloud => bizflycloud(client, clock).await,
@@ -55,10 +61,11 @@ impl SimulatedCloud {
 
 /// A BKE cluster: the simulated API on a socket of this machine, whose servers register as nodes.
 async fn bizflycloud(client: &Client, clock: &Clock) -> Result<SimulatedCloud, CliError> {
-    // As fast as the real one was ever seen: a story should not be about waiting.
+    // Several times as fast as the real one: a story should not be about waiting.
     let options = SimOptions {
-        volume_delay: Some(Duration::from_secs(15)),
-        build_delay: Some(Duration::from_secs(17)),
+        volume_delay: Some(Duration::from_secs(3)),
+        build_delay: Some(Duration::from_secs(4)),
+        boot_delay: Duration::from_secs(8),
         ..SimOptions::default()
     };
     let cloud = SimulatedBizfly::start(clock.clone(), options).await?;
@@ -85,10 +92,17 @@ async fn bizflycloud(client: &Client, clock: &Clock) -> Result<SimulatedCloud, C
         .replace("{url}", &cloud.url())
         .replace("{email}", sim::EMAIL)
         .replace("{password}", sim::PASSWORD);
+    let at_cloud = cloud.clone();
     Ok(SimulatedCloud {
         provider: Arc::new(provider),
         manifests,
         zones: 2,
+        break_machine: Some(Box::new(move |node| {
+            let machines = at_cloud.servers();
+            for machine in machines.iter().filter(|machine| machine.name == node) {
+                at_cloud.set_status(&machine.id, "ERROR");
+            }
+        })),
         _running: Box::new((cloud, stop.drop_guard())),
     })
 }
@@ -147,6 +161,7 @@ async fn cloudstack(client: &Client, clock: &Clock) -> Result<SimulatedCloud, Cl
         provider: Arc::new(provider),
         manifests: CLOUDSTACK.to_owned(),
         zones: 3,
+        break_machine: None,
         _running: Box::new(Kubelets::attach(simulator, client.clone())),
     })
 }
@@ -209,6 +224,7 @@ async fn ovhcloud(client: &Client, clock: &Clock) -> Result<SimulatedCloud, CliE
         provider: Arc::new(provider),
         manifests,
         zones: 3,
+        break_machine: None,
         _running: Box::new((cloud, stop.drop_guard())),
     })
 }

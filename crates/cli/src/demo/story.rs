@@ -77,7 +77,10 @@ pub(crate) async fn play(world: &World, narrator: &Narrator) -> Result<(), CliEr
             "its provider's policy calls it unhealthy: a replacement comes, then it goes",
         );
         let broken = world.scene().await?.node_names.into_iter().next().unwrap_or_default();
-        break_node(world, &broken, &policy).await?;
+        match &world.cloud.break_machine {
+            Some(break_machine) => break_machine(&broken),
+            None => break_node(world, &broken, &policy).await?,
+        }
         step.end(
             world
                 .until(PATIENCE, |scene| {

@@ -1,6 +1,10 @@
 //! Accounts: a ProviderConfig and its Secret turned into a client, and turned anew when either changes.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use futures::FutureExt;
 use jiff::Timestamp;
@@ -23,7 +27,7 @@ use crate::{
     catalogue::CloudCatalogue,
     client::{
         ApiError, AuthMode, Bizfly, Connection, ErrorClass,
-        wire::{BkeCluster, Firewall, NewServer, Server, Volume, Vpc},
+        wire::{BkeCluster, Firewall, NewServer, Nic, Server, Volume, Vpc},
     },
     credentials::SecretValues,
     images::ImageInventory,
@@ -47,6 +51,10 @@ pub(crate) struct Accounts {
     metrics: Metrics,
     cache_metrics: CacheMetrics,
     known: Mutex<BTreeMap<String, Known>>,
+    /// Accounts whose credentials changed since somebody last asked.
+    rotated: Mutex<BTreeSet<String>>,
+    /// Accounts whose orders were refused until they are paid up: since when, and the API's words.
+    unpaid: Mutex<BTreeMap<String, (Timestamp, String)>>,
 }
 
 #[derive(Clone, Debug)]
@@ -67,17 +75,28 @@ pub(crate) struct Account {
     pub(crate) image_config: Option<ImageConfig>,
     pub(crate) drift: DriftDetection,
     pub(crate) prices: Prices,
+    /// What the prices are counted in.
+    pub(crate) currency: String,
+    /// What is wrong with the ConfigMap of prices, if anything; older prices are in use then.
+    pub(crate) price_problem: Option<String>,
     pub(crate) api: Bizfly,
     /// Orders at once.
     pub(crate) slots: Semaphore,
     /// Changes with everything that the account was made from.
     pub(crate) fingerprint: String,
+    /// Changes with the credentials.
+    credentials: String,
     orders: Batcher<NewServer, Ordered>,
     servers: TtlCache<(), Vec<Server>>,
     volumes: TtlCache<(), Vec<Volume>>,
+    nics: TtlCache<(), Vec<Nic>>,
     catalogue: TtlCache<(), CloudCatalogue>,
     inventory: TtlCache<BkeInterest, Inventory>,
     clusters: TtlCache<String, BkeCluster>,
+    clock: Clock,
+    metrics: Metrics,
+    /// When the catalogue was last read.
+    catalogue_read_at: Mutex<Option<Timestamp>>,
 }
 
 /// The id of the task that makes a server, if the API told it.
@@ -115,6 +134,9 @@ const BATCH: BatchWindow = BatchWindow {
     most: 20,
 };
 const PRICES_KEY: &str = "prices.json";
+const DEFAULT_CURRENCY: &str = "VND";
+/// After a refusal for lack of payment, an order is tried again no sooner.
+const UNPAID: Duration = Duration::from_secs(5 * 60);
 
 impl Accounts {
     pub(crate) fn new(
@@ -136,7 +158,27 @@ impl Accounts {
             metrics,
             cache_metrics,
             known: Mutex::default(),
+            rotated: Mutex::default(),
+            unpaid: Mutex::default(),
         }
+    }
+
+    /// Whether an account's credentials were replaced since this was last asked.
+    pub(crate) fn take_rotation(&self, account: &str) -> bool {
+        self.rotated.lock().remove(account)
+    }
+
+    /// An order was refused because the account must be paid up.
+    pub(crate) fn must_pay(&self, account: &str, why: String) {
+        self.unpaid.lock().insert(account.to_owned(), (self.clock.now(), why));
+    }
+
+    /// Why nothing may be ordered now, where an order was refused for that reason a moment ago.
+    pub(crate) fn unpaid(&self, account: &str) -> Option<String> {
+        let now = self.clock.now();
+        let mut unpaid = self.unpaid.lock();
+        unpaid.retain(|_, (since, _)| now < later(*since, UNPAID));
+        unpaid.get(account).map(|(_, why)| why.clone())
     }
 
     pub(crate) fn redactor(&self) -> &Redactor {
@@ -173,8 +215,11 @@ impl Accounts {
                     self.connect(name, source, previous.as_deref())
                         .map_err(AccountError::Problem)?,
                 );
-                if previous.is_some() {
+                if let Some(previous) = &previous {
                     tracing::info!(ProviderConfig = name, "the account's settings or credentials changed");
+                    if previous.credentials != account.credentials {
+                        self.rotated.lock().insert(name.to_owned());
+                    }
                 }
                 account
             }
@@ -187,11 +232,11 @@ impl Accounts {
         Ok(account)
     }
 
-    /// Every account that machines may be in.
+    /// The names of all accounts that machines may be in.
     ///
     /// # Errors
-    /// When any of them cannot be used: an inventory without it would be incomplete.
-    pub(crate) async fn all(&self) -> Result<Vec<Arc<Account>>, CloudError> {
+    /// When ProviderConfigs can't be listed.
+    pub(crate) async fn names(&self) -> Result<Vec<String>, CloudError> {
         let configs: Api<ProviderConfig> = Api::all(self.kube.clone());
         let listed = configs
             .list(&ListParams::default())
@@ -206,8 +251,16 @@ impl Accounts {
             names.push(DEFAULT_NAME.to_owned());
         }
         names.sort();
+        Ok(names)
+    }
+
+    /// Every account that machines may be in.
+    ///
+    /// # Errors
+    /// When any of them cannot be used: an inventory without it would be incomplete.
+    pub(crate) async fn all(&self) -> Result<Vec<Arc<Account>>, CloudError> {
         let mut accounts = Vec::new();
-        for name in names {
+        for name in self.names().await? {
             accounts.push(self.get(&name).await?);
         }
         Ok(accounts)
@@ -281,6 +334,7 @@ impl Accounts {
 
     fn connect(&self, name: &str, source: Source, previous: Option<&Account>) -> Result<Account, Problem> {
         let fingerprint = source.fingerprint();
+        let credentials = source.values.fingerprint();
         let spec = source.spec;
         let region =
             RegionChoice::parse(&spec.region).map_err(|error| Problem::new("UnknownRegion", error.to_string()))?;
@@ -321,14 +375,17 @@ impl Accounts {
             observer,
         )
         .map_err(|error| Problem::new("InvalidEndpoint", error.to_string()))?;
+        let mut price_problem = None;
         let prices = match source.prices.as_deref().map(Prices::parse) {
             None => Prices::default(),
             Some(Ok(prices)) => prices,
             Some(Err(error)) => {
                 tracing::warn!(ProviderConfig = name, %error, "the previous prices stay in use");
+                price_problem = Some(error.to_string());
                 previous.map(|account| account.prices.clone()).unwrap_or_default()
             }
         };
+        let currency = spec.pricing.as_ref().and_then(|own| own.currency.clone());
         let mut tag_prefixes = source.prefixes;
         if !tag_prefixes.contains(&spec.tagging.tag_prefix) {
             tag_prefixes.push(spec.tagging.tag_prefix.clone());
@@ -344,13 +401,23 @@ impl Accounts {
             image_config: source.has_config.then_some(spec.image_config),
             drift: spec.drift_detection,
             prices,
+            currency: currency.unwrap_or_else(|| DEFAULT_CURRENCY.to_owned()),
+            price_problem,
             slots: Semaphore::new(self.settings.max_inflight_creates),
             fingerprint,
+            credentials,
             orders: Batcher::new(self.clock.clone(), BATCH, move |orders| {
                 order(ordering.clone(), orders).boxed()
             }),
             servers: TtlCache::new("servers", self.clock.clone(), LIST_TTL, Stale::Refuse, cache.clone()),
             volumes: TtlCache::new("volumes", self.clock.clone(), LIST_TTL, Stale::Refuse, cache.clone()),
+            nics: TtlCache::new(
+                "network_interfaces",
+                self.clock.clone(),
+                INVENTORY_TTL,
+                Stale::Refuse,
+                cache.clone(),
+            ),
             catalogue: TtlCache::new(
                 "catalogue",
                 self.clock.clone(),
@@ -366,6 +433,9 @@ impl Accounts {
                 cache.clone(),
             ),
             clusters: TtlCache::new("bke", self.clock.clone(), INVENTORY_TTL, Stale::Refuse, cache),
+            clock: self.clock.clone(),
+            metrics: self.metrics.clone(),
+            catalogue_read_at: Mutex::new(None),
             api,
         })
     }
@@ -422,14 +492,33 @@ impl Account {
         self.volumes.flush();
     }
 
+    /// The network interfaces of all servers.
+    pub(crate) async fn nics(&self) -> Result<Arc<Vec<Nic>>, ApiError> {
+        self.nics.get(&(), || self.api.nics()).await
+    }
+
+    /// Network interfaces were changed.
+    pub(crate) fn forget_nics(&self) {
+        self.nics.flush();
+    }
+
     pub(crate) async fn catalogue(&self) -> Result<Arc<CloudCatalogue>, ApiError> {
-        self.catalogue
+        let answer = self
+            .catalogue
             .get(&(), || async {
                 let flavors = self.api.flavors().await?;
                 let volume_types = self.api.volume_types().await?;
+                *self.catalogue_read_at.lock() = Some(self.clock.now());
                 Ok::<_, ApiError>(CloudCatalogue { flavors, volume_types })
             })
-            .await
+            .await;
+        let read_at = *self.catalogue_read_at.lock();
+        if let Some(read_at) = read_at {
+            let age = Duration::try_from(self.clock.since(read_at)).unwrap_or_default();
+            self.metrics
+                .catalogue_is_stale_for(&self.name, age.saturating_sub(CATALOGUE_TTL).as_secs_f64());
+        }
+        answer
     }
 
     /// What a NodeClass can refer to. Not every account has BKE, so its versions are only read where they are needed.

@@ -47,6 +47,8 @@ pub struct UserDataJoin {
 pub struct NodeFacts<'a> {
     pub name: &'a str,
     pub claim: &'a NodeClaim,
+    /// A taint besides the claim's, on spot nodes.
+    pub spot_taint: Option<Taint>,
 }
 
 /// The user's part of user data, and what goes with it.
@@ -147,6 +149,14 @@ impl Join {
         Err(Problem::new("BootstrapIncomplete", message))
     }
 
+    /// What servers join with.
+    pub fn token(&self) -> Option<&SecretString> {
+        match self {
+            Self::Bke(join) => Some(&join.token),
+            Self::UserData(join) => join.token.as_ref(),
+        }
+    }
+
     /// The metadata that the vendor's bootstrap reads.
     pub fn metadata(&self, network_id: &str) -> BTreeMap<String, String> {
         let Self::Bke(join) = self else {
@@ -220,7 +230,7 @@ impl UserDataJoin {
             bootstrap_token: self.token.as_ref().map_or("", |token| token.expose_secret()),
             cluster_dns: kubelet.cluster_dns.join(","),
             labels: node_labels(node.claim),
-            taints: node_taints(node.claim),
+            taints: node_taints(node),
             kubelet_flags: kubelet.flags(),
             provider_id: "",
         }
@@ -279,14 +289,26 @@ fn node_labels(claim: &NodeClaim) -> String {
     pairs.join(",")
 }
 
+/// Keeps pods off spot nodes that do not tolerate being interrupted.
+pub fn spot_taint() -> Taint {
+    Taint {
+        key: "karpenter.bizflycloud.sh/spot".to_owned(),
+        value: Some("true".to_owned()),
+        effect: "NoSchedule".to_owned(),
+        ..Taint::default()
+    }
+}
+
 /// Everything a node starts with, in the syntax of `--register-with-taints`.
-fn node_taints(claim: &NodeClaim) -> String {
+fn node_taints(node: &NodeFacts<'_>) -> String {
+    let claim = node.claim;
     let own = claim
         .spec
         .taints
         .iter()
         .flatten()
-        .chain(claim.spec.startup_taints.iter().flatten());
+        .chain(claim.spec.startup_taints.iter().flatten())
+        .chain(&node.spot_taint);
     let text = |taint: &Taint| {
         format!(
             "{}={}:{}",
@@ -354,6 +376,7 @@ mod tests {
         let facts = NodeFacts {
             name: "pool-1",
             claim: &claim,
+            spot_taint: Some(spot_taint()),
         };
         Join::UserData(join()).user_data(parts, &facts)
     }
@@ -366,7 +389,9 @@ mod tests {
             "{script}"
         );
         assert!(!script.contains("unsafe-skip-ca-verification"));
-        assert!(script.contains("--register-with-taints=karpenter.sh/unregistered=:NoExecute,team=a:NoSchedule"));
+        assert!(script.contains(
+            "--register-with-taints=karpenter.sh/unregistered=:NoExecute,team=a:NoSchedule,karpenter.bizflycloud.sh/spot=true:NoSchedule "
+        ));
         assert!(script.contains("--node-labels=karpenter.sh/nodepool=pool"));
         assert!(
             !script.contains("topology.kubernetes.io/zone"),
@@ -413,6 +438,7 @@ mod tests {
         let facts = NodeFacts {
             name: "n",
             claim: &claim,
+            spot_taint: None,
         };
         let own = UserParts {
             own: Some("#!/bin/sh\necho hi\n"),

@@ -35,6 +35,8 @@ pub struct ClassFacts {
     pub images: Vec<ResolvedImage>,
     pub root_disk_gib: u32,
     pub vm_memory_overhead: f64,
+    /// Memory that nodes really had, by flavor, in bytes.
+    pub learned_memory: BTreeMap<String, i64>,
     pub spot_plan_names: Vec<String>,
     /// Only these plans, whatever the class allows: what a NodePool's old capacity types mean.
     pub plans: Option<Vec<String>>,
@@ -151,7 +153,7 @@ fn offerings(
                     zone,
                     plan,
                     disk_type,
-                    disk_gib: class.root_disk_gib,
+                    disk_gib: class.disk_gib(),
                 });
                 let capacity_type = if plan == PLAN_SPOT {
                     CAPACITY_TYPE_SPOT
@@ -211,6 +213,12 @@ impl ClassFacts {
                 || self.spec.flavor_selector_terms.iter().any(|term| term.matches(flavor)))
     }
 
+    /// GiB of all disks that are ordered with a server.
+    pub fn disk_gib(&self) -> u32 {
+        let data: u32 = self.spec.data_disks.iter().map(|disk| disk.size).sum();
+        self.root_disk_gib.saturating_add(data)
+    }
+
     fn disk_types(&self) -> Vec<&str> {
         match self.spec.disk_types.as_slice() {
             [] => vec!["SSD"],
@@ -228,6 +236,7 @@ impl ClassFacts {
         if let Some(sold) = &flavor.billing_plans {
             wanted.retain(|plan| sold.iter().any(|own| own == plan));
         }
+        wanted.retain(|plan| *plan != PLAN_SPOT);
         if self.spec.allows_spot() && self.spot_plan(flavor).is_some() {
             wanted.push(PLAN_SPOT);
         }
@@ -309,10 +318,12 @@ impl ClassFacts {
     }
 
     pub fn capacity(&self, flavor: &Flavor) -> ResourceList {
-        let seen = flavor.ram as f64 * (1.0 - self.vm_memory_overhead);
+        let estimated = flavor.ram as f64 * (1.0 - self.vm_memory_overhead);
+        let learned = self.learned_memory.get(&flavor.name).copied();
+        let memory = learned.unwrap_or(estimated as i64 * MIB);
         let mut capacity = ResourceList::new()
             .with(CPU, Quantity::from_units(flavor.vcpus as i64))
-            .with(MEMORY, Quantity::from_bytes(seen as i64 * MIB))
+            .with(MEMORY, Quantity::from_bytes(memory))
             .with(PODS, Quantity::from_units(self.kubelet().pods(flavor.vcpus) as i64))
             .with(
                 karpenter_api::resources::EPHEMERAL_STORAGE,

@@ -1,5 +1,6 @@
 //! A client of BizFly Cloud's API: tokens, the service catalogue, and the calls that a provider needs.
 
+mod breaker;
 pub mod error;
 pub mod services;
 pub mod session;
@@ -25,12 +26,13 @@ pub use error::{ApiError, ErrorClass};
 pub use session::{AuthMethod, Identity};
 
 use crate::region::Region;
+use breaker::{Breaker, Watched};
 use services::Catalogue;
 use session::{Session, Token};
 use wire::{
     AccountRegion, BkeCluster, CreatedTasks, CustomImage, CustomImages, Firewall, Flavor, KeypairEntry,
-    KubernetesVersion, KubernetesVersions, NewServer, OsFamily, OsImages, Server, Task, TaskState, User, UserAnswer,
-    Volume, VolumeType, VolumeTypes, Vpc,
+    KubernetesVersion, KubernetesVersions, NewServer, Nic, OsFamily, OsImages, Server, Task, TaskState, User,
+    UserAnswer, Volume, VolumeType, VolumeTypes, Vpc,
 };
 
 /// A client of one account in one region. Cheap to clone; clones share token, connections and rate limit.
@@ -41,6 +43,7 @@ pub struct Bizfly {
 
 struct Shared {
     http: HttpClient,
+    breaker: Breaker,
     auth: Auth,
     catalogue: Catalogue,
     region: Region,
@@ -121,6 +124,11 @@ impl Bizfly {
             answer_id_headers: vec!["x-request-id", "x-openstack-request-id", "x-compute-request-id"],
             ..base
         };
+        let breaker = Breaker::new(clock.clone());
+        let observer = Watched {
+            breaker: breaker.clone(),
+            also: observer,
+        };
         let http = HttpClient::new(clock.clone(), settings, redactor, observer)?;
         let identity = connection.identity;
         let auth = match connection.mode {
@@ -139,6 +147,7 @@ impl Bizfly {
         Ok(Self {
             shared: Arc::new(Shared {
                 http,
+                breaker,
                 auth,
                 catalogue,
                 region: connection.region,
@@ -168,6 +177,19 @@ impl Bizfly {
             Auth::Token(session) => session.expires_at(),
             Auth::Header => None,
         }
+    }
+
+    /// Where a service of the region is.
+    ///
+    /// # Errors
+    /// When the catalogue can't be read, or lacks it.
+    pub async fn service_url(&self, service: ServiceName) -> Answer<String> {
+        self.shared.catalogue.url(service, self.shared.region).await
+    }
+
+    /// Until when the API is left alone because it kept failing, if so.
+    pub fn left_alone_until(&self) -> Option<Timestamp> {
+        self.shared.breaker.open_until()
     }
 
     // --- account ---
@@ -303,10 +325,19 @@ impl Bizfly {
         self.send(&call).await.map(drop)
     }
 
-    /// `start` or `hard_reboot`: harmless to repeat.
+    /// `start`, `stop` or `hard_reboot`: harmless to repeat.
     pub async fn act_on_server(&self, id: &str, action: &'static str) -> Answer<()> {
+        self.server_action(id, json!({ "action": action })).await
+    }
+
+    pub async fn rename_server(&self, id: &str, name: &str) -> Answer<()> {
+        self.server_action(id, json!({ "action": "rename", "new_name": name }))
+            .await
+    }
+
+    async fn server_action(&self, id: &str, body: Value) -> Answer<()> {
         let call = Call {
-            body: Some(json!({ "action": action })),
+            body: Some(body),
             ..Call::new(
                 ServiceName::CloudServer,
                 "server_action",
@@ -321,6 +352,28 @@ impl Bizfly {
         let path = format!("tasks/{}", segment(id));
         let task: Task = self.get(ServiceName::CloudServer, "get_task", &path).await?;
         Ok(task.state())
+    }
+
+    // --- network interfaces ---
+
+    pub async fn nics(&self) -> Answer<Vec<Nic>> {
+        let path = "network-interfaces?type=LAN_WAN";
+        self.get(ServiceName::CloudServer, "list_network_interfaces", path)
+            .await
+    }
+
+    /// Puts firewalls on a network interface; those that it has stay.
+    pub async fn add_firewalls(&self, nic: &str, firewalls: &[String]) -> Answer<()> {
+        let call = Call {
+            body: Some(json!({ "action": "add_firewall", "security_groups": firewalls })),
+            ..Call::new(
+                ServiceName::CloudServer,
+                "network_interface_action",
+                Method::POST,
+                &format!("network-interfaces/{}/action", segment(nic)),
+            )
+        };
+        self.send(&call).await.map(drop)
     }
 
     // --- volumes ---
@@ -352,6 +405,7 @@ impl Bizfly {
     /// Sends a call. A refused token is replaced once, and the call sent again with its body.
     async fn send(&self, call: &Call) -> Answer<karpenter_cloud::http::Answer> {
         let shared = &self.shared;
+        shared.breaker.admit(call.operation)?;
         let base = shared.catalogue.url(call.service, shared.region).await?;
         let url = format!("{}/{}", base.trim_end_matches('/'), call.path);
         let endpoint = Endpoint {

@@ -2,12 +2,11 @@
 //!
 //! This is the one place where the provider writes objects that are not its own.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use futures::StreamExt;
-use jiff::Timestamp;
 use karpenter_api::{NodePool, conditions::StatusConditions, validation};
-use karpenter_cloud::{CloudError, clock::Clock, error::CloudContext};
+use karpenter_cloud::{CloudError, error::CloudContext};
 use kube::{
     Api, Client, ResourceExt,
     api::{ListParams, Patch, PatchParams},
@@ -20,6 +19,7 @@ use crate::{
     convert::{Conversion, convert},
     node_class::BizflyCloudNodeClass,
     problem::Problem,
+    provider::Shared,
     provider_config::ProviderConfig,
     provisioner::{CONVERTED, Provisioner, ProvisionerStatus},
 };
@@ -30,7 +30,8 @@ const FIELD_MANAGER: &str = "karpenter-bizflycloud-provisioner";
 const PAUSE: Duration = Duration::from_secs(60);
 
 /// Converts whenever a Provisioner or ProviderConfig changes, and regularly for the mirrored status.
-pub(crate) async fn keep(kube: Client, clock: Clock, stop: CancellationToken) {
+pub(crate) async fn keep(shared: Arc<Shared>, stop: CancellationToken) {
+    let (kube, clock) = (shared.kube.clone(), shared.clock.clone());
     let provisioners: Api<Provisioner> = Api::all(kube.clone());
     let configs: Api<ProviderConfig> = Api::all(kube.clone());
     let pools: Api<NodePool> = Api::all(kube.clone());
@@ -50,7 +51,7 @@ pub(crate) async fn keep(kube: Client, clock: Clock, stop: CancellationToken) {
     ]);
     let mut changes = Box::pin(changes);
     loop {
-        if let Err(error) = reconcile_all(&kube, &clock).await {
+        if let Err(error) = reconcile_all(&shared).await {
             tracing::warn!(%error, "Provisioners cannot be carried out now");
         }
         tokio::select! {
@@ -65,7 +66,8 @@ pub(crate) async fn keep(kube: Client, clock: Clock, stop: CancellationToken) {
     }
 }
 
-pub(crate) async fn reconcile_all(kube: &Client, clock: &Clock) -> Result<(), CloudError> {
+pub(crate) async fn reconcile_all(shared: &Shared) -> Result<(), CloudError> {
+    let kube = &shared.kube;
     let provisioners: Api<Provisioner> = Api::all(kube.clone());
     let listed = provisioners
         .list(&ListParams::default())
@@ -76,7 +78,7 @@ pub(crate) async fn reconcile_all(kube: &Client, clock: &Clock) -> Result<(), Cl
             continue;
         }
         let name = provisioner.name_any();
-        if let Err(error) = reconcile(kube, &provisioners, provisioner, clock.now()).await {
+        if let Err(error) = reconcile(shared, &provisioners, provisioner).await {
             tracing::warn!(Provisioner = name, %error, "cannot be carried out now");
         }
     }
@@ -84,13 +86,23 @@ pub(crate) async fn reconcile_all(kube: &Client, clock: &Clock) -> Result<(), Cl
 }
 
 async fn reconcile(
-    kube: &Client,
+    shared: &Shared,
     provisioners: &Api<Provisioner>,
     mut provisioner: Provisioner,
-    now: Timestamp,
 ) -> Result<(), CloudError> {
+    let now = shared.clock.now();
     let before = provisioner.status.clone().unwrap_or_default();
-    let verdict = carry_out(kube, &provisioner).await?;
+    let verdict = carry_out(&shared.kube, &provisioner).await?;
+    match &verdict {
+        Ok((_, pool)) => {
+            let message = format!("NodePool {} does what this Provisioner says", pool.name_any());
+            shared.events.tell(&provisioner, "Converted", &message).await;
+        }
+        Err(problem) => {
+            let message = format!("{}: {}", problem.reason, problem.message);
+            shared.events.warn(&provisioner, "ConversionFailed", &message).await;
+        }
+    }
     let status = provisioner.status.get_or_insert_default();
     match verdict {
         Ok((conversion, pool)) => {

@@ -1,30 +1,39 @@
 //! Collects servers that no NodeClaim owns any more, with their root disks (§5.10).
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use futures::{FutureExt, future::BoxFuture};
-use karpenter_api::NodeClaim;
+use karpenter_api::{NodeClaim, NodePool};
 use karpenter_cloud::{
     CloudError,
+    clock::later,
     error::CloudContext,
     garbage_collection::{Caution, GarbageCollector, KnownClaims, Sighting, Verdict},
 };
 use kube::{Api, api::ListParams};
 use tokio_util::sync::CancellationToken;
 
-use crate::{account::Account, client::wire::Server, instance, metrics::DeletionReason, provider::Shared};
+use crate::{
+    account::Account, client::wire::Server, events, instance, metrics::DeletionReason, provider::Shared, tags,
+};
 
 /// After a start orphans are likelier than later.
 const FIRST_ROUNDS: u32 = 20;
 const OFTEN: Duration = Duration::from_secs(10);
 const SELDOM: Duration = Duration::from_secs(2 * 60);
 const MARGIN: Duration = Duration::from_secs(30);
+/// A disk is left alone for so long after its launch.
+const DISK_AGE: Duration = Duration::from_secs(10 * 60);
 
 pub(crate) async fn keep(shared: Arc<Shared>, stop: CancellationToken) {
     let mut collector = GarbageCollector::new(caution(&shared));
     let mut rounds = 0;
     loop {
-        match round(&shared, &mut collector, &|| listed_claims(&shared).boxed()).await {
+        let mut answer = round(&shared, &mut collector, &|| listed_claims(&shared).boxed()).await;
+        if answer.is_ok() {
+            answer = collect_disks(&shared).await;
+        }
+        match answer {
             Ok(()) => rounds += 1,
             Err(error) => {
                 let error = shared.accounts.redactor().redact(&error.to_string());
@@ -59,8 +68,11 @@ pub(crate) async fn round(
     let accounts = shared.accounts.all().await?;
     let mut sightings = Vec::new();
     let mut places: Vec<(String, Arc<Account>)> = Vec::new();
+    let mut suspects: Vec<String> = Vec::new();
     for account in accounts {
         let servers = account.api.servers().await.map_err(CloudError::from)?;
+        shared.open_ledger_for(&account, &servers).await?;
+        suspects.extend(servers.iter().filter_map(|server| pool_of(&account, server)));
         for server in servers.iter().filter(|server| !shared.is_launching(&account, server)) {
             sightings.push(sighting(shared, &account, server));
             places.push((server.id.clone(), account.clone()));
@@ -70,11 +82,23 @@ pub(crate) async fn round(
     let orphans = match collector.round(&sightings, &claims().await?, now) {
         Verdict::Collect(orphans) => orphans,
         Verdict::Suspended { orphans, machines } => {
+            let message = format!(
+                "{orphans} of {machines} servers have no NodeClaim; none is deleted, because this looks like a cluster that lost its \
+                 NodeClaims or uses another cluster's name"
+            );
             tracing::warn!(
                 orphans,
                 machines,
-                "GarbageCollectionSuspended: too many servers have no NodeClaim; is this the right cluster?"
+                "garbage collection is suspended: too many servers have no NodeClaim"
             );
+            let pools: BTreeSet<String> = suspects.into_iter().collect();
+            for pool in pools {
+                let about = events::named::<NodePool>(&pool);
+                shared
+                    .events
+                    .warn_of(about, "GarbageCollectionSuspended", &message)
+                    .await;
+            }
             return Ok(());
         }
     };
@@ -93,14 +117,67 @@ pub(crate) async fn round(
         }
         tracing::info!(
             "server-id" = orphan.id, NodeClaim = orphan.claim.name, why = ?orphan.why,
-            "GarbageCollected: a server without a NodeClaim is deleted"
+            "a server without a NodeClaim is deleted"
         );
+        if let Some(pool) = pool_of(account, &server) {
+            let message = format!(
+                "server {} ({}) has no NodeClaim and is deleted",
+                orphan.id, orphan.claim.name
+            );
+            let about = events::named::<NodePool>(&pool);
+            shared.events.tell_of(about, "GarbageCollected", &message).await;
+        }
         shared.metrics.orphan("server");
         shared
             .remove(account, &server, DeletionReason::GarbageCollection)
             .await?;
     }
     Ok(())
+}
+
+fn pool_of(account: &Account, server: &Server) -> Option<String> {
+    let pool = tags::node_pool(server, &account.tag_prefixes)?;
+    (!pool.is_empty()).then(|| pool.to_owned())
+}
+
+/// Deletes disks that were made with a server of ours and outlived it. Only those that were recorded at launch: a name alone
+/// proves nothing.
+pub(crate) async fn collect_disks(shared: &Shared) -> Result<(), CloudError> {
+    shared.ledger.open().await?;
+    let recorded = shared.ledger.volumes();
+    let now = shared.clock.now();
+    for account in shared.accounts.all().await? {
+        let own: Vec<_> = recorded
+            .iter()
+            .filter(|(_, disk)| disk.account == account.name)
+            .collect();
+        if own.is_empty() {
+            continue;
+        }
+        let volumes = account.volumes().await.map_err(CloudError::from)?;
+        let servers = account.servers().await.map_err(CloudError::from)?;
+        for (id, disk) in own {
+            let is_young = now < later(disk.at, DISK_AGE);
+            if is_young || servers.iter().any(|server| server.id == disk.server) {
+                continue;
+            }
+            let Some(volume) = volumes.iter().find(|volume| volume.id == *id) else {
+                shared.ledger.forget_volume(id);
+                continue;
+            };
+            if volume.is_attached() || !volume.status.eq_ignore_ascii_case("available") {
+                continue;
+            }
+            tracing::info!(
+                volume = id,
+                "server-id" = disk.server,
+                "a disk outlived its server and is deleted"
+            );
+            shared.metrics.orphan("volume");
+            shared.remove_volume(&account, id).await?;
+        }
+    }
+    shared.ledger.save().await
 }
 
 fn sighting(shared: &Shared, account: &Account, server: &Server) -> Sighting {

@@ -10,6 +10,7 @@ use crate::{
     client::wire::Server,
     labels::{self as own, annotations},
     node_class::HASH_VERSION,
+    prices::{Prices, Purchase},
 };
 
 pub const PROVIDER_PREFIX: &str = "bizflycloud://";
@@ -94,8 +95,7 @@ pub fn instance(
     put(own::BILLING_PLAN, plan);
     put(own::NETWORK_PLAN, &server.network_plan);
     if let Some(root) = server.root_volume() {
-        let text = format!("{} {}", root.kind, root.volume_type).to_uppercase();
-        put(own::DISK_TYPE, if text.contains("HDD") { "HDD" } else { "SSD" });
+        put(own::DISK_TYPE, disk_type(server));
         let image_id = &root.volume_image_metadata.image_id;
         match facts.images.iter().find(|image| image.id == *image_id) {
             Some(image) => {
@@ -134,6 +134,10 @@ pub fn instance(
         if !image.is_empty() {
             notes.insert(annotations::IMAGE_UUID.to_owned(), image.clone());
         }
+    }
+    let data_disks: Vec<&str> = server.named_data_disks().map(|disk| disk.id.as_str()).collect();
+    if !data_disks.is_empty() && !facts.spec.data_disks.is_empty() {
+        notes.insert(annotations::DATA_VOLUME_IDS.to_owned(), data_disks.join(","));
     }
     if class.is_some() {
         notes.insert(annotations::CLASS_HASH.to_owned(), facts.spec.static_hash());
@@ -176,6 +180,30 @@ pub fn instance(
         },
         claim: claim.cloned(),
     }
+}
+
+/// What a server costs per hour, disks included.
+pub fn hourly_price(server: &Server, catalogue: &CloudCatalogue, facts: &ClassFacts, prices: &Prices) -> Option<f64> {
+    let flavor = catalogue.flavor(canonical_flavor(server, catalogue))?;
+    let plan = if facts.spot_plan_names.contains(&server.billing_plan) {
+        PLAN_SPOT
+    } else {
+        &server.billing_plan
+    };
+    Some(prices.hourly(&Purchase {
+        flavor,
+        zone: server.zone(),
+        plan,
+        disk_type: disk_type(server),
+        disk_gib: facts.disk_gib(),
+    }))
+}
+
+/// The kind of a server's root disk.
+fn disk_type(server: &Server) -> &'static str {
+    let Some(root) = server.root_volume() else { return "SSD" };
+    let text = format!("{} {}", root.kind, root.volume_type).to_uppercase();
+    if text.contains("HDD") { "HDD" } else { "SSD" }
 }
 
 #[cfg(test)]

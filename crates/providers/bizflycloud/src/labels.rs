@@ -26,6 +26,12 @@ pub mod annotations {
     pub const INSTANCE_SPOT: &str = "karpenter.bizflycloud.sh/instance-spot";
     pub const IMAGE_UUID: &str = "karpenter.bizflycloud.com/image-uuid";
     pub const ROOT_VOLUME_ID: &str = "karpenter.bizflycloud.com/root-volume-id";
+    /// Data disks that were ordered with the server, separated by commas.
+    pub const DATA_VOLUME_IDS: &str = "karpenter.bizflycloud.com/data-volume-ids";
+    /// The task that makes the server.
+    pub const TASK_ID: &str = "karpenter.bizflycloud.com/task-id";
+    /// What the server cost per hour when it was launched.
+    pub const HOURLY_PRICE: &str = "karpenter.bizflycloud.com/hourly-price";
     pub const CLASS_HASH: &str = "karpenter.bizflycloud.com/bizflycloudnodeclass-hash";
     pub const CLASS_HASH_VERSION: &str = "karpenter.bizflycloud.com/bizflycloudnodeclass-hash-version";
 }

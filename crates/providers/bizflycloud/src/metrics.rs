@@ -5,7 +5,7 @@ use std::sync::Arc;
 use http::StatusCode;
 use karpenter_cloud::http::{Attempt, Ending, HttpObserver};
 use prometheus::{
-    GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGaugeVec, Opts, Registry,
+    GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
 };
 
 /// Every metric of the provider. Cheap to clone; clones count together.
@@ -34,6 +34,19 @@ struct Families {
     quota_blocked: IntGaugeVec,
     account_balance: GaugeVec,
     billing_ready: IntGaugeVec,
+    termination: Histogram,
+    consolidations: IntCounter,
+    underutilized: IntGauge,
+    node_capacity: GaugeVec,
+    node_utilization: GaugeVec,
+    remediations: IntCounter,
+    remediation_errors: IntCounter,
+    remediation: Histogram,
+    token_refreshes: IntCounterVec,
+    catalog_stale: GaugeVec,
+    node_cost: GaugeVec,
+    pool_cost: GaugeVec,
+    savings: GaugeVec,
 }
 
 /// Why a server was deleted.
@@ -42,6 +55,30 @@ pub enum DeletionReason {
     NodeClaim,
     GarbageCollection,
     FailedLaunch,
+    SpotInterrupted,
+    WarmPool,
+}
+
+/// What the fleet's nodes look like at one moment.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct FleetReport {
+    pub(crate) underutilized: usize,
+    /// Node, resource, allocatable, and the part of it that pods ask for.
+    pub(crate) nodes: Vec<(String, &'static str, f64, f64)>,
+    pub(crate) costs: Vec<NodeCost>,
+    /// NodePool, kind of saving, currency, amount per hour.
+    pub(crate) savings: Vec<(String, &'static str, String, f64)>,
+}
+
+/// What one node costs per hour.
+#[derive(Clone, Debug)]
+pub(crate) struct NodeCost {
+    pub(crate) node_pool: String,
+    pub(crate) instance_type: String,
+    pub(crate) zone: String,
+    pub(crate) billing_plan: String,
+    pub(crate) currency: String,
+    pub(crate) hourly: f64,
 }
 
 impl Metrics {
@@ -80,6 +117,19 @@ impl Metrics {
             Box::new(own.quota_blocked.clone()),
             Box::new(own.account_balance.clone()),
             Box::new(own.billing_ready.clone()),
+            Box::new(own.termination.clone()),
+            Box::new(own.consolidations.clone()),
+            Box::new(own.underutilized.clone()),
+            Box::new(own.node_capacity.clone()),
+            Box::new(own.node_utilization.clone()),
+            Box::new(own.remediations.clone()),
+            Box::new(own.remediation_errors.clone()),
+            Box::new(own.remediation.clone()),
+            Box::new(own.token_refreshes.clone()),
+            Box::new(own.catalog_stale.clone()),
+            Box::new(own.node_cost.clone()),
+            Box::new(own.pool_cost.clone()),
+            Box::new(own.savings.clone()),
         ] {
             registry.register(collector)?;
         }
@@ -203,6 +253,70 @@ impl Metrics {
         }
     }
 
+    /// From the claim's deletion until its server was gone.
+    pub(crate) fn termination_took(&self, seconds: f64) {
+        self.0.termination.observe(seconds);
+    }
+
+    /// A node that had drifted is gone.
+    pub(crate) fn remediated(&self, seconds: f64) {
+        self.0.remediations.inc();
+        self.0.remediation.observe(seconds);
+    }
+
+    /// A node that had drifted could not be deleted.
+    pub(crate) fn remediation_failed(&self) {
+        self.0.remediation_errors.inc();
+    }
+
+    pub(crate) fn consolidated(&self) {
+        self.0.consolidations.inc();
+    }
+
+    pub(crate) fn catalogue_is_stale_for(&self, provider_config: &str, seconds: f64) {
+        let catalogue = format!("{provider_config}/flavors");
+        self.0
+            .catalog_stale
+            .with_label_values(&[catalogue.as_str()])
+            .set(seconds);
+    }
+
+    /// Everything that is told per node; series of nodes that are gone end.
+    pub(crate) fn fleet(&self, report: &FleetReport) {
+        let own = &*self.0;
+        own.underutilized
+            .set(i64::try_from(report.underutilized).unwrap_or(i64::MAX));
+        own.node_capacity.reset();
+        own.node_utilization.reset();
+        for (node, resource, allocatable, used) in &report.nodes {
+            let labels = [node.as_str(), resource];
+            own.node_capacity.with_label_values(&labels).set(*allocatable);
+            own.node_utilization.with_label_values(&labels).set(*used);
+        }
+        own.node_cost.reset();
+        own.pool_cost.reset();
+        for cost in &report.costs {
+            let NodeCost {
+                node_pool,
+                instance_type,
+                zone,
+                billing_plan,
+                currency,
+                hourly,
+            } = cost;
+            own.node_cost
+                .with_label_values(&[node_pool, instance_type, zone, billing_plan, currency])
+                .add(*hourly);
+            own.pool_cost.with_label_values(&[node_pool, currency]).add(*hourly);
+        }
+        own.savings.reset();
+        for (pool, kind, currency, hourly) in &report.savings {
+            own.savings
+                .with_label_values(&[pool.as_str(), kind, currency])
+                .add(*hourly);
+        }
+    }
+
     /// How many refusals hold, by zone and reason.
     pub(crate) fn refusals(&self, counts: impl IntoIterator<Item = (String, &'static str)>) {
         self.0.unavailable_offerings.reset();
@@ -227,9 +341,13 @@ impl DeletionReason {
             Self::NodeClaim => "nodeclaim",
             Self::GarbageCollection => "garbage_collection",
             Self::FailedLaunch => "failed_launch",
+            Self::SpotInterrupted => "spot_interrupted",
+            Self::WarmPool => "warm_pool",
         }
     }
 }
+
+const TOKEN_OPERATION: &str = "token";
 
 /// Feeds calls into the metrics.
 struct Observer(Metrics);
@@ -239,8 +357,13 @@ impl HttpObserver for Observer {
         let labels = [attempt.endpoint, service_of(attempt.endpoint)];
         let own = &*self.0.0;
         own.calls.with_label_values(&labels).observe(attempt.took.as_secs_f64());
-        if let Some(class) = error_type(attempt.ending) {
+        let error = error_type(attempt.ending);
+        if let Some(class) = error {
             own.errors.with_label_values(&[labels[0], labels[1], class]).inc();
+        }
+        if attempt.endpoint == TOKEN_OPERATION {
+            let result = if error.is_some() { "failure" } else { "success" };
+            own.token_refreshes.with_label_values(&[result]).inc();
         }
     }
 }
@@ -265,7 +388,7 @@ fn error_type(ending: Ending) -> Option<&'static str> {
 
 fn service_of(operation: &str) -> &'static str {
     match operation {
-        "token" | "service_catalogue" => "auth",
+        TOKEN_OPERATION | "service_catalogue" => "auth",
         "list_regions" | "get_user" => "bizfly_account",
         "list_k8s_versions" | "get_cluster" | "cluster_leave" => "kubernetes_engine",
         _ => "cloud_server",
@@ -392,6 +515,78 @@ impl Families {
             account_balance: GaugeVec::new(
                 opts("karpenter_bizflycloud_account_balance", "The account's balance."),
                 &["provider_config", "currency"],
+            )?,
+            termination: Histogram::with_opts(histogram(
+                "karpenter_bizflycloud_node_termination_duration_seconds",
+                "From the deletion of a NodeClaim until its server is gone.",
+                &slow,
+            ))?,
+            consolidations: IntCounter::with_opts(opts(
+                "karpenter_bizflycloud_node_consolidation_events_total",
+                "Nodes that consolidation chose to remove.",
+            ))?,
+            underutilized: IntGauge::with_opts(opts(
+                "karpenter_bizflycloud_underutilized_nodes",
+                "Nodes that consolidation may remove now.",
+            ))?,
+            node_capacity: GaugeVec::new(
+                opts(
+                    "karpenter_bizflycloud_node_capacity",
+                    "What a node has for pods: cores and bytes.",
+                ),
+                &["node_name", "resource_type"],
+            )?,
+            node_utilization: GaugeVec::new(
+                opts(
+                    "karpenter_bizflycloud_node_utilization",
+                    "The part of a node's allocatable that its pods ask for.",
+                ),
+                &["node_name", "resource_type"],
+            )?,
+            remediations: IntCounter::with_opts(opts(
+                "karpenter_bizflycloud_drift_remediations_total",
+                "Nodes with drift that are gone.",
+            ))?,
+            remediation_errors: IntCounter::with_opts(opts(
+                "karpenter_bizflycloud_drift_remediation_errors_total",
+                "Failed attempts to delete nodes with drift.",
+            ))?,
+            remediation: Histogram::with_opts(histogram(
+                "karpenter_bizflycloud_drift_remediation_duration_seconds",
+                "From the finding of drift until the node is gone.",
+                &slow,
+            ))?,
+            token_refreshes: IntCounterVec::new(
+                opts("karpenter_bizflycloud_token_refreshes_total", "Requests for a token."),
+                &["result"],
+            )?,
+            catalog_stale: GaugeVec::new(
+                opts(
+                    "karpenter_bizflycloud_catalog_stale_seconds",
+                    "How long a catalogue has been in use past its time because it can't be read.",
+                ),
+                &["catalog"],
+            )?,
+            node_cost: GaugeVec::new(
+                opts(
+                    "karpenter_bizflycloud_node_cost_hourly",
+                    "What nodes cost per hour, disks included.",
+                ),
+                &["nodepool", "instance_type", "zone", "billing_plan", "currency"],
+            )?,
+            pool_cost: GaugeVec::new(
+                opts(
+                    "karpenter_bizflycloud_nodepool_cost_hourly",
+                    "What a NodePool's nodes cost per hour.",
+                ),
+                &["nodepool", "currency"],
+            )?,
+            savings: GaugeVec::new(
+                opts(
+                    "karpenter_bizflycloud_savings_potential_hourly",
+                    "What could be saved per hour, by how.",
+                ),
+                &["nodepool", "kind", "currency"],
             )?,
             billing_ready: IntGaugeVec::new(
                 opts("karpenter_bizflycloud_billing_ready", "Whether the account is paid up."),

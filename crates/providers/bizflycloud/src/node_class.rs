@@ -51,7 +51,21 @@ pub use kubelet::Kubelet;
     derive = "Default"
 )]
 #[serde(rename_all = "camelCase", default)]
-#[schemars(inline, extend("default" = json!({})))]
+#[schemars(inline, extend("default" = json!({}), "x-kubernetes-validations" = [
+    schema::rule(
+        "!has(self.warmPool) || (has(self.bootstrap) && has(self.bootstrap.mode) && self.bootstrap.mode == 'UserData')",
+        "a warm pool needs bootstrap.mode UserData: workers of BKE join when they first boot",
+    ),
+    schema::rule(
+        "!has(self.warmPool) || (has(self.userData) && self.userData.contains('bootcmd'))",
+        "a warm pool needs userData with a bootcmd that puts off joining until the server is needed",
+    ),
+    schema::rule(
+        "!has(self.placementStrategy) || !has(self.placementStrategy.spread) || !has(self.placementStrategy.spread.zones) || \
+         !has(self.zones) || self.placementStrategy.spread.zones.all(x, x in self.zones)",
+        "placementStrategy.spread.zones must be among zones",
+    ),
+]))]
 pub struct BizflyCloudNodeClassSpec {
     /// The ProviderConfig with the account to launch in.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -61,6 +75,9 @@ pub struct BizflyCloudNodeClassSpec {
     pub region: Option<String>,
     /// Zones to launch in; all open zones of the region if empty.
     #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 20), inner(length(max = 63)), extend("x-kubernetes-validations" = [
+        schema::rule("self.all(x, self.exists_one(y, y == x))", "a zone is there twice"),
+    ]))]
     pub zones: Vec<String>,
     /// An image by name, such as Ubuntu 24.04 LTS. Unused while BKE chooses the image.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -96,13 +113,17 @@ pub struct BizflyCloudNodeClassSpec {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 20, max = 1000))]
     pub root_disk_size: Option<u32>,
+    /// More disks of every server; they are deleted with it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 5))]
+    pub data_disks: Vec<DataDisk>,
     /// Network plans; the first is used unless a NodePool asks for another.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(inner(regex(pattern = "^(free_datatransfer|free_bandwidth)$")))]
     pub network_plans: Vec<String>,
-    /// How servers are paid for; on_demand if empty.
+    /// How servers are paid for; on_demand if empty. Spot also needs spot.enabled.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    #[schemars(inner(regex(pattern = "^(on_demand|saving_plan)$")))]
+    #[schemars(inner(regex(pattern = "^(on_demand|saving_plan|spot)$")))]
     pub billing_plans: Vec<String>,
     /// Private networks; that of the BKE cluster, or else the default one, if empty.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -126,6 +147,15 @@ pub struct BizflyCloudNodeClassSpec {
     pub ssh_keys: Vec<String>,
     /// Tags of the servers, each key=value.
     #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(
+        length(max = 50),
+        inner(length(max = 511), regex(pattern = r"^[!-<>-~]+=.*$")),
+        extend("x-kubernetes-validations" = [schema::rule(
+            "self.all(x, !x.matches('^(bke_|(karpenter-managed|bizfly_cloud_service|kubernetes_version|category|os_type|network_plan|\
+             billing_plan)=)'))",
+            "a tag is reserved; use another key",
+        )])
+    )]
     pub tags: Vec<String>,
     /// Accepted for manifests of earlier providers; has no effect.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -146,6 +176,42 @@ pub struct BizflyCloudNodeClassSpec {
     /// Servers that may be taken away at any time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub spot: Option<Spot>,
+    /// Servers that are made before they are needed. Mode UserData only: workers of BKE join when they first boot.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub warm_pool: Option<WarmPool>,
+}
+
+/// A disk besides the root disk.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[schemars(inline)]
+pub struct DataDisk {
+    /// GB of the disk.
+    #[schemars(range(min = 10, max = 10000))]
+    pub size: u32,
+    /// SSD or HDD; that of the root disk if unset.
+    #[serde(rename = "type", default, skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("enum" = ["SSD", "HDD"]))]
+    pub kind: Option<String>,
+}
+
+/// Servers that are made before they are needed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[schemars(inline)]
+pub struct WarmPool {
+    /// How many servers wait.
+    #[schemars(range(min = 1, max = 20))]
+    pub size: u32,
+    /// Their flavor.
+    #[schemars(length(min = 1))]
+    pub flavor: String,
+    /// Stopped: they cost a part of their price while they wait. Running: they start faster.
+    #[serde(default = "stopped")]
+    #[schemars(extend("enum" = ["Stopped", "Running"]))]
+    pub state: String,
+}
+
+fn stopped() -> String {
+    "Stopped".to_owned()
 }
 
 /// An object by its name.
@@ -238,6 +304,7 @@ pub struct PlacementStrategy {
 pub struct Spread {
     /// The only zones to launch in, the preferred first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 20), inner(length(max = 63)))]
     pub zones: Vec<String>,
 }
 
@@ -314,6 +381,9 @@ pub struct SecretKeyReference {
 pub struct Spot {
     /// Whether spot servers may be launched, where flavors have such a plan.
     pub enabled: bool,
+    /// Whether spot nodes get the taint karpenter.bizflycloud.sh/spot=true:NoSchedule.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub taint: bool,
 }
 
 /// What is known about the class.
@@ -449,7 +519,7 @@ impl BizflyCloudNodeClassSpec {
     /// Tags, lists to choose from and selectors are not part of it.
     pub fn static_hash(&self) -> String {
         let hashed = json!({
-            "rootDiskSize": self.root_disk_size, "sshKeyName": self.ssh_key_name, "sshKeys": self.ssh_keys,
+            "rootDiskSize": self.root_disk_size, "dataDisks": self.data_disks, "sshKeyName": self.ssh_key_name, "sshKeys": self.ssh_keys,
             "publicIP": self.public_ip, "enableIPv6": self.enable_ipv6, "bootstrap": self.bootstrap,
             "userData": self.user_data, "kubelet": self.kubelet,
         });

@@ -1,23 +1,26 @@
 //! The CloudProvider over BizFly Cloud's API.
 
+mod diagnosis;
 mod drift;
 mod launch;
 mod termination;
 mod types;
+mod warm;
 
 use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use futures::FutureExt;
 use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Pod;
 use karpenter_api::{
     NodeClaim, NodePool,
     conditions::StatusConditions,
     labels::{LabelRules, NODEPOOL},
 };
 use karpenter_cloud::{
-    BackgroundTask, ClaimMark, CloudError, CloudProvider, Deletion, DriftReason, Finding, Instance, InstanceTypes,
-    LaunchHints, NodeClassKind, RebootOperation, RepairPolicy, UnregisteredTaint,
+    BackgroundTask, ClaimMark, CloudError, CloudProvider, Deletion, Diagnosis, DriftReason, Finding, Instance,
+    InstanceTypes, LaunchHints, NodeClassKind, RebootOperation, RepairPolicy, UnregisteredTaint,
     cache::CacheMetrics,
     clock::{Clock, later},
     error::CloudContext,
@@ -30,7 +33,11 @@ use crate::{
     account::{Account, AccountError, Accounts},
     catalogue::ClassFacts,
     client::{ApiError, ErrorClass, wire::Server},
-    compat, garbage_collection, instance, labels,
+    compat,
+    events::Events,
+    fleet::{self, Firewalls, FleetMemory, Usage},
+    garbage_collection, instance, labels,
+    ledger::Ledger,
     metrics::Metrics,
     node_class::BizflyCloudNodeClass,
     pool_advice, readiness,
@@ -59,7 +66,11 @@ pub(crate) struct Shared {
     pub(crate) metrics: Metrics,
     cache_metrics: CacheMetrics,
     rules: LabelRules,
-    refusals: Refusals,
+    pub(crate) events: Events,
+    pub(crate) ledger: Ledger,
+    pub(crate) fleet: FleetMemory,
+    pub(crate) firewalls: Firewalls,
+    pub(crate) refusals: Refusals,
     types: Mutex<TypesMemory>,
     /// One launch at a time per claim.
     launching: UidLocks,
@@ -68,6 +79,8 @@ pub(crate) struct Shared {
     drift: Mutex<BTreeMap<String, DriftMemory>>,
     /// When a server's deletion was first asked for, by server id.
     deletions: Mutex<BTreeMap<String, Timestamp>>,
+    /// How often a server refused its deletion, by server id.
+    refused_deletions: Mutex<BTreeMap<String, u32>>,
     reboots: Mutex<BTreeMap<RebootOperation, Timestamp>>,
 }
 
@@ -89,8 +102,14 @@ impl BizflyCloudProvider {
             metrics.clone(),
             cache_metrics.clone(),
         );
+        let namespace = settings.namespace.clone();
         Self {
             shared: Arc::new(Shared {
+                events: Events::new(client.clone(), clock.clone(), accounts.redactor().clone()),
+                ledger: Ledger::new(client.clone(), clock.clone(), namespace),
+                fleet: FleetMemory::default(),
+                firewalls: Firewalls::default(),
+                refused_deletions: Mutex::default(),
                 kube: client,
                 refusals: Refusals::new(clock.clone()),
                 clock,
@@ -131,9 +150,35 @@ impl BizflyCloudProvider {
         garbage_collection::round(&self.shared, collector, &known).await
     }
 
+    /// One round of collecting disks that outlived their servers.
+    ///
+    /// # Errors
+    /// When the cluster or the cloud could not be asked.
+    pub async fn collect_disks(&self) -> Result<(), CloudError> {
+        garbage_collection::collect_disks(&self.shared).await
+    }
+
     /// How careful its garbage collection is.
     pub fn caution(&self) -> Caution {
         garbage_collection::caution(&self.shared)
+    }
+
+    /// Looks at the servers of all claims once, as the background task does again and again.
+    ///
+    /// # Errors
+    /// When the cluster or the cloud could not be asked.
+    pub async fn look_at_fleet(&self) -> Result<(), CloudError> {
+        let pods: Api<Pod> = Api::all(self.shared.kube.clone());
+        let pods = pods.list(&ListParams::default()).await.cloud_context("listing Pods")?;
+        fleet::round(&self.shared, &Usage::of(&pods.items)).await
+    }
+
+    /// Brings warm pools to their size once, as the background task does again and again.
+    ///
+    /// # Errors
+    /// When the cluster or the cloud could not be asked.
+    pub async fn keep_warm(&self) -> Result<(), CloudError> {
+        self.shared.keep_warm().await
     }
 
     /// Carries out every Provisioner once, as the background task does again and again.
@@ -141,7 +186,7 @@ impl BizflyCloudProvider {
     /// # Errors
     /// When Provisioners could not be listed.
     pub async fn reconcile_provisioners(&self) -> Result<(), CloudError> {
-        compat::reconcile_all(&self.shared.kube, &self.shared.clock).await
+        compat::reconcile_all(&self.shared).await
     }
 }
 
@@ -178,14 +223,16 @@ impl Shared {
     /// What of a class its instance types and instances depend on.
     pub(crate) fn facts(&self, class: &BizflyCloudNodeClass, account: &Account) -> ClassFacts {
         let status = class.status.clone().unwrap_or_default();
+        let images: Vec<&str> = status.images.iter().map(|image| image.id.as_str()).collect();
         ClassFacts {
             name: class.metadata.name.clone().unwrap_or_default(),
             region_label: self.region_label(account),
-            zones: status.zones,
+            zones: status.zones.clone(),
             spec: class.spec.clone(),
-            images: status.images,
+            images: status.images.clone(),
             root_disk_gib: resolution::root_disk(&class.spec, account),
             vm_memory_overhead: self.settings.vm_memory_overhead,
+            learned_memory: self.ledger.memory(&images),
             spot_plan_names: self.settings.spot_plan_names.clone(),
             plans: None,
         }
@@ -198,8 +245,19 @@ impl Shared {
 
     /// Whose a server is.
     pub(crate) fn ownership(&self, account: &Account, server: &Server) -> Ownership {
+        let cluster = &self.settings.cluster_name;
+        if let Some(mark) = tags::warm_mark(server, cluster, &account.tag_prefixes) {
+            return match self.ledger.warm_claim(&server.id) {
+                Some(claim) => Ownership::Ours(claim),
+                None => Ownership::Warm(mark),
+            };
+        }
         let bke = self.settings.bke.cluster_id.as_deref();
-        tags::ownership(server, &self.settings.cluster_name, &account.tag_prefixes, bke)
+        tags::ownership(server, cluster, &account.tag_prefixes, bke)
+    }
+
+    pub(crate) fn rules(&self) -> &LabelRules {
+        &self.rules
     }
 
     /// A server of ours as an instance; the class that made it is found by its tag.
@@ -222,7 +280,7 @@ impl Shared {
         ))
     }
 
-    async fn classes(&self) -> Result<BTreeMap<String, BizflyCloudNodeClass>, CloudError> {
+    pub(crate) async fn classes(&self) -> Result<BTreeMap<String, BizflyCloudNodeClass>, CloudError> {
         let classes: Api<BizflyCloudNodeClass> = Api::all(self.kube.clone());
         let listed = classes
             .list(&ListParams::default())
@@ -236,7 +294,7 @@ impl Shared {
     }
 
     /// The account that a server is in, and the server.
-    async fn find_server(&self, id: &str) -> Result<Option<(Arc<Account>, Server)>, CloudError> {
+    pub(crate) async fn find_server(&self, id: &str) -> Result<Option<(Arc<Account>, Server)>, CloudError> {
         for account in self.accounts.all().await? {
             match account.api.server(id).await {
                 Ok(server) => return Ok(Some((account, server))),
@@ -311,16 +369,19 @@ impl CloudProvider for BizflyCloudProvider {
 
     fn background_tasks(&self) -> Vec<BackgroundTask> {
         let (classes, garbage) = (self.shared.clone(), self.shared.clone());
+        let (fleet, warm) = (self.shared.clone(), self.shared.clone());
         let mut tasks = vec![
             BackgroundTask::new("bizflycloud.nodeclass", |stop| readiness::keep(classes, stop)),
             BackgroundTask::new("bizflycloud.garbagecollection", |stop| {
                 garbage_collection::keep(garbage, stop)
             }),
+            BackgroundTask::new("bizflycloud.fleet", |stop| fleet::keep(fleet, stop)),
+            BackgroundTask::new("bizflycloud.warmpool", |stop| warm::keep(warm, stop)),
         ];
         if self.shared.settings.provisioners == ProvisionerCompatibility::On {
-            let (kube, clock) = (self.shared.kube.clone(), self.shared.clock.clone());
+            let provisioners = self.shared.clone();
             tasks.push(BackgroundTask::new("bizflycloud.provisioner", |stop| {
-                compat::keep(kube, clock, stop)
+                compat::keep(provisioners, stop)
             }));
         }
         tasks
@@ -347,8 +408,10 @@ impl CloudProvider for BizflyCloudProvider {
         let not_found = || CloudError::not_found(provider_id);
         let id = instance::server_id(provider_id).ok_or_else(not_found)?;
         let (account, server) = self.shared.find_server(id).await?.ok_or_else(not_found)?;
+        let one = std::slice::from_ref(&server);
+        self.shared.open_ledger_for(&account, one).await?;
         let owner = self.shared.ownership(&account, &server);
-        if owner == Ownership::Foreign {
+        if !owner.is_a_nodes() {
             return Err(not_found());
         }
         let classes = self.shared.classes().await?;
@@ -361,9 +424,10 @@ impl CloudProvider for BizflyCloudProvider {
         let mut instances = Vec::new();
         for account in self.shared.accounts.all().await? {
             let servers = account.servers().await.map_err(CloudError::from)?;
+            self.shared.open_ledger_for(&account, &servers).await?;
             for server in servers.iter() {
                 let owner = self.shared.ownership(&account, server);
-                if owner == Ownership::Foreign {
+                if !owner.is_a_nodes() {
                     continue;
                 }
                 instances.push(self.shared.instance_of(&account, server, &owner, &classes).await?);
@@ -397,7 +461,7 @@ impl CloudProvider for BizflyCloudProvider {
         let not_found = || CloudError::not_found(provider_id);
         let id = instance::server_id(provider_id).ok_or_else(not_found)?;
         let (account, server) = shared.find_server(id).await?.ok_or_else(not_found)?;
-        if shared.ownership(&account, &server) == Ownership::Foreign {
+        if !shared.ownership(&account, &server).is_a_nodes() {
             return Err(not_found());
         }
         let action = match server.status.as_str() {
@@ -431,6 +495,10 @@ impl CloudProvider for BizflyCloudProvider {
             },
             ..LaunchHints::default()
         }
+    }
+
+    async fn diagnose(&self) -> Vec<Diagnosis> {
+        self.shared.diagnose().await
     }
 
     async fn validate_node_pool(&self, pool: &NodePool) -> Result<Vec<Finding>, CloudError> {
@@ -468,7 +536,7 @@ fn launch_error(error: ApiError) -> CloudError {
             CloudError::create("AuthenticationFailed", message)
         }
         ErrorClass::Payment => CloudError::create("PaymentRequired", message),
-        ErrorClass::Transient | ErrorClass::Ambiguous | ErrorClass::Conflict => {
+        ErrorClass::Transient | ErrorClass::Unreachable | ErrorClass::Ambiguous | ErrorClass::Conflict => {
             CloudError::create("APIUnavailable", message)
         }
         ErrorClass::Quota | ErrorClass::Stock | ErrorClass::RateLimited => error.into(),

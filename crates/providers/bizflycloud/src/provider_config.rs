@@ -86,7 +86,12 @@ pub struct Tagging {
     pub tag_prefix: String,
     /// More tags of every server.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    #[schemars(extend("maxProperties" = 20))]
+    #[schemars(extend("maxProperties" = 20, "x-kubernetes-validations" = [schema::rule(
+        "self.all(x, !x.startsWith('bke_') && !(x in ['karpenter-managed', 'bizfly_cloud_service', 'kubernetes_version', 'category', \
+         'os_type', 'network_plan', 'billing_plan', 'cluster', 'nodeclaim-uid', 'nodeclaim', 'nodepool', 'nodeclass', 'capacity-type', \
+         'version', 'data-disks', 'warm-pool', 'warm-pool-hash']))",
+        "a tag is reserved; use another key",
+    )]))]
     pub additional_tags: BTreeMap<String, String>,
 }
 
@@ -101,9 +106,15 @@ pub struct CloudConfig {
     /// How often a call is tried in total.
     #[schemars(range(min = 1, max = 10))]
     pub retry_max_attempts: u32,
-    /// The pause before the second try; it doubles with every further one.
+    /// The pause before the second try, up to 60s; it doubles with every further one.
+    #[schemars(extend("x-kubernetes-validations" = [schema::rule(
+        "duration(self) > duration('0s') && duration(self) <= duration('60s')", "must be more than 0s and at most 60s",
+    )]))]
     pub retry_initial_delay: GoDuration,
-    /// How long one try may take.
+    /// How long one try may take, 1s to 5m.
+    #[schemars(extend("x-kubernetes-validations" = [schema::rule(
+        "duration(self) >= duration('1s') && duration(self) <= duration('5m')", "must be between 1s and 5m",
+    )]))]
     pub timeout: GoDuration,
     /// Calls per second.
     #[schemars(range(min = 1, max = 1000))]
@@ -161,6 +172,10 @@ pub struct Pricing {
     /// Static: built-in estimates. ConfigMap: prices that you write.
     #[schemars(extend("enum" = ["Static", "ConfigMap"]))]
     pub source: String,
+    /// What prices are counted in; VND if unset. Only shown: decisions follow from proportions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(regex(pattern = "^[A-Z]{3}$"))]
+    pub currency: Option<String>,
     /// The ConfigMap whose key prices.json has the prices.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub config_map_ref: Option<SecretReference>,
@@ -197,6 +212,9 @@ pub struct ProviderConfigStatus {
     /// Every tag prefix that servers may still carry.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub tag_prefixes: Vec<String>,
+    /// The generation that this was found out for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
 }
 
 /// The account's balance.
@@ -217,6 +235,8 @@ pub mod conditions {
     pub const CREDENTIALS_READY: &str = "CredentialsReady";
     pub const REGION_READY: &str = "RegionReady";
     pub const BILLING_READY: &str = "BillingReady";
+    /// False while the API is left alone because it kept failing.
+    pub const API_REACHABLE: &str = "APIReachable";
 }
 
 /// The ProviderConfig of NodeClasses that name none.

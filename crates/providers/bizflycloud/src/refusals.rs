@@ -7,7 +7,10 @@ use karpenter_cloud::{
     unavailable::{MarkBackoff, UnavailableOfferings},
 };
 
-use crate::{catalogue::Availability, client::wire::Flavor};
+use crate::{
+    catalogue::{Availability, PLAN_SPOT},
+    client::wire::Flavor,
+};
 
 /// A refusal: of one flavor in one zone, or of everything that is at least so big.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -25,6 +28,8 @@ pub(crate) enum Refusal {
         vcpus: u64,
         ram: u64,
     },
+    /// The account can't order spot servers, at least not as we do.
+    Spot { account: String },
 }
 
 #[derive(Debug)]
@@ -37,6 +42,9 @@ pub(crate) struct RefusalsOf {
 }
 
 const HOLD: Duration = Duration::from_secs(3 * 60);
+const HOLD_SPOT: Duration = Duration::from_secs(3600);
+/// A spot server that was taken away would be taken away again soon.
+const HOLD_INTERRUPTED: Duration = Duration::from_secs(10 * 60);
 
 impl Refusals {
     pub(crate) fn new(clock: Clock) -> Self {
@@ -63,6 +71,26 @@ impl Refusals {
         self.0.mark(refusal, why);
     }
 
+    /// Spot servers are not ordered for a while.
+    pub(crate) fn no_spot(&self, account: &str, why: &str) {
+        let refusal = Refusal::Spot {
+            account: account.to_owned(),
+        };
+        self.0.mark_for(refusal, why, HOLD_SPOT);
+    }
+
+    /// A spot server was taken away.
+    pub(crate) fn interrupted(&self, account: &str, flavor: &str, zone: &str) {
+        let refusal = Refusal::Stock {
+            account: account.to_owned(),
+            flavor: flavor.to_owned(),
+            zone: zone.to_owned(),
+            plan: PLAN_SPOT.to_owned(),
+        };
+        self.0
+            .mark_for(refusal, "a spot server was taken away", HOLD_INTERRUPTED);
+    }
+
     /// Room was made: a machine is gone.
     pub(crate) fn forget_quotas(&self, account: &str) {
         self.0
@@ -84,7 +112,7 @@ impl Refusals {
 impl Refusal {
     fn account(&self) -> &str {
         match self {
-            Self::Stock { account, .. } | Self::Quota { account, .. } => account,
+            Self::Stock { account, .. } | Self::Quota { account, .. } | Self::Spot { account } => account,
         }
     }
 }
@@ -95,6 +123,7 @@ impl RefusalsOf {
         let count = |refusal: &Refusal| match refusal {
             Refusal::Stock { zone, .. } => (zone.clone(), "stock"),
             Refusal::Quota { .. } => (String::new(), "quota"),
+            Refusal::Spot { .. } => (String::new(), "spot"),
         };
         self.held.iter().map(count).collect()
     }
@@ -122,6 +151,7 @@ impl Availability for RefusalsOf {
                 ram,
                 ..
             } => own_plan == plan && flavor.vcpus >= *vcpus && flavor.ram >= *ram,
+            Refusal::Spot { .. } => plan == PLAN_SPOT,
         })
     }
 }

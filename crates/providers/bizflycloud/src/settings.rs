@@ -13,6 +13,8 @@ use crate::credentials::SecretValues;
 pub struct Settings {
     /// Marks servers as this cluster's.
     pub cluster_name: String,
+    /// Where the controller lives and keeps its ledger.
+    pub namespace: String,
     /// Stands in for a missing ProviderConfig `default`.
     pub environment: EnvironmentAccount,
     /// Stands in for what a NodeClass's `bootstrap.bke` leaves out.
@@ -32,6 +34,8 @@ pub struct Settings {
     /// Billing plans of flavors that mean spot.
     pub spot_plan_names: Vec<String>,
     pub provisioners: ProvisionerCompatibility,
+    /// With more nodes than this, nothing is told per node in metrics.
+    pub most_node_series: usize,
     pub http: HttpSettings,
 }
 
@@ -108,6 +112,7 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             cluster_name: String::new(),
+            namespace: "karpenter".to_owned(),
             environment: EnvironmentAccount::default(),
             bke: BkeSettings::default(),
             cluster_endpoint: None,
@@ -118,6 +123,7 @@ impl Default for Settings {
             max_inflight_creates: 20,
             spot_plan_names: vec!["spot".to_owned(), "spot_instance".to_owned()],
             provisioners: ProvisionerCompatibility::Off,
+            most_node_series: 500,
             http: HttpSettings::default(),
         }
     }
@@ -148,6 +154,7 @@ impl Settings {
         let creates = read(&lookup, "BIZFLY_MAX_INFLIGHT_CREATES", |text| {
             text.parse().ok().filter(|most| *most > 0)
         });
+        let node_series = read(&lookup, "BIZFLY_MAX_NODE_METRICS", |text| text.parse().ok());
         let compatibility = read(&lookup, "BIZFLY_PROVISIONER_COMPATIBILITY", |text| match text {
             "true" => Some(ProvisionerCompatibility::On),
             "false" => Some(ProvisionerCompatibility::Off),
@@ -156,6 +163,7 @@ impl Settings {
         let spot_plans =
             lookup("BIZFLY_SPOT_PLAN_NAMES").map(|text| text.split(',').map(|name| name.trim().to_owned()).collect());
         Self {
+            namespace: lookup("LEADER_ELECTION_NAMESPACE").unwrap_or_else(|| default.namespace.clone()),
             region_label: lookup("BIZFLY_REGION_LABEL"),
             vm_memory_overhead: percent
                 .filter(|part| (0.0..1.0).contains(part))
@@ -164,6 +172,7 @@ impl Settings {
             max_inflight_creates: creates.unwrap_or(default.max_inflight_creates),
             spot_plan_names: spot_plans.unwrap_or_else(|| default.spot_plan_names.clone()),
             provisioners: compatibility.unwrap_or_default(),
+            most_node_series: node_series.unwrap_or(default.most_node_series),
             cluster_name: lookup("CLUSTER_NAME")
                 .or_else(|| bke.cluster_id.clone())
                 .unwrap_or_default(),

@@ -4,6 +4,7 @@
 
 mod data;
 mod kubelet;
+mod machine;
 mod routes;
 mod world;
 
@@ -11,7 +12,7 @@ use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
 use karpenter_cloud::clock::Clock;
 use parking_lot::Mutex;
-use tokio::net::TcpListener;
+use tokio::{net::TcpListener, sync::Notify};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 pub use kubelet::run_nodes;
@@ -24,6 +25,7 @@ pub struct SimulatedBizfly {
     world: Arc<Mutex<World>>,
     clock: Clock,
     address: SocketAddr,
+    hung: Arc<Notify>,
     _serving: Arc<DropGuard>,
 }
 
@@ -36,6 +38,10 @@ pub struct SimOptions {
     pub build_delay: Option<Duration>,
     pub deletion_delay: Duration,
     pub token_lifetime: Duration,
+    /// From a running server to a registered Node.
+    pub boot_delay: Duration,
+    /// Whether new flavors are sold as spot too.
+    pub sells_spot: bool,
     pub seed: u64,
 }
 
@@ -64,8 +70,35 @@ pub enum Fault {
     },
     /// No more vCPUs than this in total.
     VcpuQuota(u64),
+    /// No more memory than this in total, in MB.
+    RamQuota(u64),
+    /// No more servers than this.
+    ServerQuota(u64),
+    /// Spot is listed but can't be ordered.
+    NoSpot,
+    /// The task of the next server never says that it is done.
+    TaskNeverReady,
+    /// The next server shows so much later.
+    VisibleLate(Duration),
+    /// Lists lack the server of this name, although it can be read by its id.
+    ListOmits(String),
+    /// Servers can't be deleted because somebody locked them.
+    Locked,
+    /// After this many more requests, one is never answered: it takes effect or not, as `when` says.
+    Hang { after: usize, when: HangAt },
+    /// The account may not use region HN.
+    RegionDisabled,
+    /// Servers boot but never join.
+    NodesNeverRegister,
     /// Everything is to be paid first.
     PaymentRequired,
+}
+
+/// Whether a request that hangs has taken effect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HangAt {
+    BeforeEffect,
+    AfterEffect,
 }
 
 /// What a request asks for.
@@ -75,6 +108,10 @@ pub enum Operation {
     Catalogue,
     CreateServers,
     DeleteServer,
+    ServerAction,
+    NetworkInterfaceAction,
+    /// Telling BKE that a node left.
+    LeaveCluster,
     /// Every read of servers, volumes, tasks and lists.
     Read,
     Any,
@@ -124,6 +161,8 @@ impl Default for SimOptions {
             build_delay: None,
             deletion_delay: Duration::from_secs(10),
             token_lifetime: Duration::from_secs(4 * 3600),
+            boot_delay: Duration::from_secs(20),
+            sells_spot: false,
             seed: 1,
         }
     }
@@ -139,7 +178,8 @@ impl SimulatedBizfly {
         let address = listener.local_addr()?;
         let world = Arc::new(Mutex::new(World::new(options, format!("http://{address}"))));
         let stop = CancellationToken::new();
-        let router = routes::router(world.clone(), clock.clone());
+        let hung = Arc::new(Notify::new());
+        let router = routes::router(world.clone(), clock.clone(), hung.clone());
         let stopped = stop.clone();
         tokio::spawn(async move {
             let serving = axum::serve(listener, router).with_graceful_shutdown(stopped.cancelled_owned());
@@ -151,6 +191,7 @@ impl SimulatedBizfly {
             world,
             clock,
             address,
+            hung,
             _serving: Arc::new(stop.drop_guard()),
         })
     }
@@ -209,7 +250,57 @@ impl SimulatedBizfly {
     }
 
     pub fn set_status(&self, id: &str, status: &str) {
-        self.world.lock().set_status(id, status);
+        self.world.lock().set_status(id, status, self.clock.now());
+    }
+
+    /// Switches a server's billing plan behind everybody's back.
+    pub fn set_billing_plan(&self, id: &str, plan: &str) {
+        self.world.lock().set_billing_plan(id, plan);
+    }
+
+    /// Unplugs a server from a network behind everybody's back.
+    pub fn unplug(&self, id: &str, network: &str) {
+        self.world.lock().unplug(id, network);
+    }
+
+    /// The firewalls of a server's network interfaces, by kind of interface.
+    pub fn firewalls(&self, server: &str) -> Vec<(String, Vec<String>)> {
+        let nics = self.world.lock().nic_list(self.clock.now());
+        let own = nics.iter().filter(|nic| nic["device_id"] == server);
+        own.map(|nic| {
+            let kind = nic["type"].as_str().unwrap_or_default().to_owned();
+            let groups = serde_json::from_value(nic["security_groups"].clone()).unwrap_or_default();
+            (kind, groups)
+        })
+        .collect()
+    }
+
+    /// Makes a firewall.
+    pub fn add_firewall(&self, id: &str) {
+        self.world.lock().more_firewalls.push(id.to_owned());
+    }
+
+    /// BKE publishes its worker images anew, under other ids.
+    pub fn publish_worker_images(&self, edition: &'static str) {
+        self.world.lock().image_edition = edition;
+    }
+
+    /// What has been spent so far.
+    pub fn spent(&self) -> f64 {
+        self.world.lock().costs(self.clock.now()).values().sum()
+    }
+
+    fn nodes_register(&self) -> bool {
+        !self.world.lock().has(&Fault::NodesNeverRegister)
+    }
+
+    fn boot_delay(&self) -> Duration {
+        self.world.lock().options.boot_delay
+    }
+
+    /// Resolves once a request hangs.
+    pub async fn hung(&self) {
+        self.hung.notified().await;
     }
 
     /// All tokens end now.

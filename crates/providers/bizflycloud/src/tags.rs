@@ -17,7 +17,24 @@ const NODE_POOL: &str = "nodepool";
 const NODE_CLASS: &str = "nodeclass";
 const CAPACITY_TYPE: &str = "capacity-type";
 const VERSION: &str = "version";
-const OWN: [&str; 7] = [CLUSTER, CLAIM_UID, CLAIM, NODE_POOL, NODE_CLASS, CAPACITY_TYPE, VERSION];
+/// How many data disks were ordered with the server.
+const DATA_DISKS: &str = "data-disks";
+/// The NodeClass whose warm pool the server was made for.
+const WARM_POOL: &str = "warm-pool";
+/// What the warm server was made from, so that it is not used after that changed.
+const WARM_HASH: &str = "warm-pool-hash";
+const OWN: [&str; 10] = [
+    CLUSTER,
+    CLAIM_UID,
+    CLAIM,
+    NODE_POOL,
+    NODE_CLASS,
+    CAPACITY_TYPE,
+    VERSION,
+    DATA_DISKS,
+    WARM_POOL,
+    WARM_HASH,
+];
 
 /// Keys that the platform or BKE's bootstrap use.
 const RESERVED: [&str; 7] = [
@@ -41,12 +58,23 @@ pub struct TagFacts<'a> {
     pub capacity_type: &'a str,
     /// The NodeClass's own.
     pub class_tags: BTreeMap<String, String>,
+    /// How many are ordered with the server.
+    pub data_disks: usize,
+}
+
+/// A server that waits for a claim.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WarmMark {
+    pub node_class: String,
+    pub hash: String,
 }
 
 /// Whose a server is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ownership {
     Ours(ClaimMark),
+    /// Of a warm pool, and not given to a claim yet.
+    Warm(WarmMark),
     /// Made by the earlier provider for this BKE cluster: known, but never collected.
     Legacy,
     Foreign,
@@ -94,7 +122,42 @@ pub fn for_launch(tagging: &Tagging, facts: &TagFacts<'_>) -> BTreeMap<String, S
     tags.insert(MANAGED.to_owned(), "true".to_owned());
     tags.insert(prefixed(CLUSTER), facts.cluster.to_owned());
     tags.insert(prefixed(CLAIM_UID), facts.claim.uid.clone());
+    if facts.data_disks > 0 {
+        tags.insert(prefixed(DATA_DISKS), facts.data_disks.to_string());
+    }
     tags
+}
+
+/// Turns the tags of a claim's server into those of a warm one, which is nobody's yet.
+pub fn for_warm_pool(mut tags: BTreeMap<String, String>, prefix: &str, mark: &WarmMark) -> BTreeMap<String, String> {
+    for key in [CLAIM_UID, CLAIM, NODE_POOL] {
+        tags.remove(&format!("{prefix}{key}"));
+    }
+    tags.insert(format!("{prefix}{WARM_POOL}"), mark.node_class.clone());
+    tags.insert(format!("{prefix}{WARM_HASH}"), mark.hash.clone());
+    tags
+}
+
+/// The warm pool that a server of this cluster was made for, if it was.
+pub fn warm_mark(server: &Server, cluster: &str, prefixes: &[String]) -> Option<WarmMark> {
+    prefixes.iter().find_map(|prefix| {
+        let tag = |key: &str| server.metadata.get(&format!("{prefix}{key}"));
+        if tag(CLUSTER).is_none_or(|own| own != cluster) {
+            return None;
+        }
+        Some(WarmMark {
+            node_class: tag(WARM_POOL)?.clone(),
+            hash: tag(WARM_HASH).cloned().unwrap_or_default(),
+        })
+    })
+}
+
+/// How many data disks were ordered with a server.
+pub fn data_disks(server: &Server, prefixes: &[String]) -> usize {
+    let told = prefixes
+        .iter()
+        .find_map(|prefix| server.metadata.get(&format!("{prefix}{DATA_DISKS}")));
+    told.and_then(|count| count.parse().ok()).unwrap_or_default()
 }
 
 /// Reads the owner back, under any of the prefixes that were ever used.
@@ -139,11 +202,31 @@ pub fn node_pool<'a>(server: &'a Server, prefixes: &[String]) -> Option<&'a str>
         .map(String::as_str)
 }
 
+/// Whether a server carries the tags of the very first provider, which nothing reads any more.
+pub fn is_of_first_provider(server: &Server) -> bool {
+    [
+        "karpenter-node",
+        "karpenter-cluster",
+        "karpenter-provisioner",
+        "karpenter-spot",
+    ]
+    .iter()
+    .any(|key| server.metadata.contains_key(*key))
+}
+
 impl Ownership {
     pub fn claim(&self) -> Option<&ClaimMark> {
         match self {
             Self::Ours(claim) => Some(claim),
-            Self::Legacy | Self::Foreign => None,
+            Self::Warm(_) | Self::Legacy | Self::Foreign => None,
+        }
+    }
+
+    /// Whether the server is a node of this cluster, or to become one.
+    pub fn is_a_nodes(&self) -> bool {
+        match self {
+            Self::Ours(_) | Self::Legacy => true,
+            Self::Warm(_) | Self::Foreign => false,
         }
     }
 
@@ -151,7 +234,7 @@ impl Ownership {
     pub fn for_collection(&self) -> Owner {
         match self {
             Self::Ours(claim) => Owner::Ours(claim.clone()),
-            Self::Legacy => Owner::Unclear,
+            Self::Warm(_) | Self::Legacy => Owner::Unclear,
             Self::Foreign => Owner::Foreign,
         }
     }
@@ -181,6 +264,7 @@ mod tests {
             node_class: "class",
             capacity_type: "on-demand",
             class_tags: [("team".to_owned(), "blue".to_owned())].into(),
+            data_disks: 0,
         };
         for_launch(tagging, &facts)
     }

@@ -27,6 +27,8 @@ pub struct ApiError {
 pub enum ErrorClass {
     /// Try again later.
     Transient,
+    /// Not even asked: the API failed too often just now.
+    Unreachable,
     /// The request may have taken effect: look before asking again.
     Ambiguous,
     Invalid,
@@ -70,7 +72,7 @@ impl ErrorClass {
     /// The `error_type` label of metrics.
     pub const fn label(self) -> &'static str {
         match self {
-            Self::Transient => "server_error",
+            Self::Transient | Self::Unreachable => "server_error",
             Self::Ambiguous => "timeout",
             Self::Invalid => "invalid",
             Self::Auth | Self::Forbidden | Self::ProjectMismatch => "auth",
@@ -182,7 +184,9 @@ impl From<ApiError> for CloudError {
     fn from(error: ApiError) -> Self {
         let message = error.to_string();
         match error.class {
-            ErrorClass::Transient | ErrorClass::Ambiguous | ErrorClass::Conflict => Self::transient(message),
+            ErrorClass::Transient | ErrorClass::Unreachable | ErrorClass::Ambiguous | ErrorClass::Conflict => {
+                Self::transient(message)
+            }
             ErrorClass::Invalid | ErrorClass::ServiceNotInCatalog => Self::invalid(message),
             ErrorClass::Auth | ErrorClass::Forbidden | ErrorClass::ProjectMismatch => Self::auth(message),
             ErrorClass::Payment => Self::create("PaymentRequired", message),

@@ -214,6 +214,22 @@ pub struct Firewall {
     pub name: String,
 }
 
+/// A network interface of a server.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+pub struct Nic {
+    pub id: String,
+    #[serde(default, deserialize_with = "lenient")]
+    pub network_id: String,
+    /// The server that it is plugged into, if any.
+    #[serde(default, deserialize_with = "lenient")]
+    pub device_id: String,
+    /// `LAN` or `WAN`.
+    #[serde(default, rename = "type", deserialize_with = "lenient")]
+    pub kind: String,
+    #[serde(default, deserialize_with = "lenient")]
+    pub security_groups: Vec<String>,
+}
+
 #[derive(Clone, Debug, Deserialize)]
 pub struct KeypairEntry {
     pub keypair: Keypair,
@@ -235,6 +251,8 @@ pub struct NewServer {
     pub availability_zone: String,
     pub os: BootSource,
     pub rootdisk: NewDisk,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub datadisks: Vec<NewDisk>,
     pub password: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sshkey: Option<String>,
@@ -319,6 +337,25 @@ pub struct Server {
     pub billing_plan: String,
     #[serde(default, deserialize_with = "loose_bool")]
     pub locked: bool,
+    #[serde(default, deserialize_with = "lenient")]
+    pub updated: String,
+    #[serde(default, deserialize_with = "lenient")]
+    pub ip_addresses: IpAddresses,
+}
+
+/// The addresses of a server by kind of network.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+pub struct IpAddresses {
+    #[serde(default, rename = "LAN", deserialize_with = "lenient")]
+    pub lan: Vec<IpAddress>,
+    #[serde(default, rename = "WAN_V4", deserialize_with = "lenient")]
+    pub wan_v4: Vec<IpAddress>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+pub struct IpAddress {
+    #[serde(default, deserialize_with = "lenient")]
+    pub addr: String,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
@@ -399,6 +436,24 @@ impl Server {
     pub fn has_failed(&self) -> bool {
         self.status == "ERROR"
     }
+
+    /// Attached disks that have the name which data disks of an order get.
+    pub fn named_data_disks(&self) -> impl Iterator<Item = &AttachedVolume> {
+        let name = data_disk_name(&self.name);
+        self.volumes
+            .iter()
+            .filter(move |volume| volume.attached_type != "rootdisk" && volume.name.eq_ignore_ascii_case(&name))
+    }
+}
+
+/// What the API calls the root disk that it makes for a server.
+pub fn root_disk_name(server: &str) -> String {
+    format!("{server}_rootdisk")
+}
+
+/// What the API calls the data disks that are ordered with a server.
+pub fn data_disk_name(server: &str) -> String {
+    format!("{server}_datadisk")
 }
 
 impl Volume {

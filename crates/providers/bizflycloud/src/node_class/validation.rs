@@ -8,6 +8,8 @@ use karpenter_cloud::user_data::UserData;
 use super::{BizflyCloudNodeClassSpec, ImageSelectorTerm};
 use crate::{bootstrap, region::RegionChoice, tags};
 
+const LEAST_DATA_DISK: u32 = 10;
+
 /// Why a NodeClass cannot be used as it is written.
 pub fn findings(spec: &BizflyCloudNodeClassSpec, tag_prefix: &str) -> Vec<Finding> {
     let mut findings = Vec::new();
@@ -49,8 +51,40 @@ pub fn findings(spec: &BizflyCloudNodeClassSpec, tag_prefix: &str) -> Vec<Findin
             "is for mode BKE; remove it or the mode",
         ));
     }
+    findings.extend(data_disk_findings(spec));
+    findings.extend(warm_pool_findings(spec));
     if let Some(text) = &spec.user_data {
         findings.extend(user_data_findings(text));
+    }
+    findings
+}
+
+fn data_disk_findings(spec: &BizflyCloudNodeClassSpec) -> impl Iterator<Item = Finding> + '_ {
+    let small = spec
+        .data_disks
+        .iter()
+        .enumerate()
+        .filter(|(_, disk)| disk.size < LEAST_DATA_DISK);
+    small.map(|(index, disk)| {
+        let problem = format!("{} GB is too small; a disk has at least {LEAST_DATA_DISK}", disk.size);
+        Finding::new(format!("spec.dataDisks[{index}].size"), problem)
+    })
+}
+
+/// What a warm server must be able to do: boot without joining, and join later.
+fn warm_pool_findings(spec: &BizflyCloudNodeClassSpec) -> Vec<Finding> {
+    if spec.warm_pool.is_none() {
+        return Vec::new();
+    }
+    let mode = spec.bootstrap.as_ref().and_then(|own| own.mode.as_deref());
+    let mut findings = Vec::new();
+    if mode != Some("UserData") {
+        let problem = "needs bootstrap.mode UserData: workers of BKE join when they first boot";
+        findings.push(Finding::new("spec.warmPool", problem));
+    }
+    if !spec.user_data.as_deref().is_some_and(|text| text.contains("bootcmd")) {
+        let problem = "needs userData with a bootcmd that puts off joining until the server is needed";
+        findings.push(Finding::new("spec.warmPool", problem));
     }
     findings
 }

@@ -8,11 +8,12 @@ use karpenter_cloud::{CloudError, DriftReason, clock::later};
 
 use super::Shared;
 use crate::{
+    account::Account,
     catalogue::{ClassFacts, CloudCatalogue},
-    client::wire::Server,
+    client::wire::{Nic, Server},
     instance,
     labels::{self as own, annotations},
-    node_class::HASH_VERSION,
+    node_class::{BizflyCloudNodeClass, HASH_VERSION},
 };
 
 /// What a check found, kept for the ProviderConfig's `reconcileInterval`.
@@ -51,7 +52,10 @@ impl Shared {
             .ok_or_else(|| CloudError::not_found(provider_id))?;
         let catalogue = account.catalogue().await.map_err(CloudError::from)?;
         let facts = self.facts(&class, &account);
-        let found = reason(claim, server, &facts, &catalogue);
+        let found = match reason(claim, server, &facts, &catalogue) {
+            Some(found) => Some(found),
+            None => self.network_reason(&class, &account, server).await?,
+        };
         let took = Duration::try_from(self.clock.since(now)).unwrap_or_default();
         self.metrics.drift_checked(took.as_secs_f64());
         if let Some(reason) = found
@@ -59,6 +63,11 @@ impl Shared {
         {
             let node = claim.status.as_ref().and_then(|status| status.node_name.as_deref());
             self.metrics.drifted(node.unwrap_or(id), reason);
+            if !account.drift.auto_remediate {
+                let message =
+                    format!("{reason}: the node is not replaced because driftDetection.autoRemediate is false");
+                self.events.warn(claim, "DriftDetected", &message).await;
+            }
             tracing::info!(
                 NodeClaim = claim.metadata.name,
                 "server-id" = id,
@@ -77,12 +86,46 @@ impl Shared {
         Ok(self.remedied(found, account.drift.auto_remediate))
     }
 
+    /// Whether the server's network interfaces are still on the class's networks and behind its firewalls.
+    async fn network_reason(
+        &self,
+        class: &BizflyCloudNodeClass,
+        account: &Account,
+        server: &Server,
+    ) -> Result<Option<&'static str>, CloudError> {
+        let status = class.status.clone().unwrap_or_default();
+        if class.spec.vpc_network_ids.is_empty() && status.security_groups.is_empty() {
+            return Ok(None);
+        }
+        let nics = account.nics().await.map_err(CloudError::from)?;
+        let own: Vec<&Nic> = nics.iter().filter(|nic| nic.device_id == server.id).collect();
+        // A server that was just made may not be listed with its interfaces yet.
+        if own.is_empty() {
+            return Ok(None);
+        }
+        let is_on = |network: &String| own.iter().any(|nic| nic.kind == "LAN" && nic.network_id == *network);
+        if !class.spec.vpc_network_ids.iter().all(is_on) {
+            return Ok(Some("NetworkDrift"));
+        }
+        let is_open = own.iter().any(|nic| {
+            !status
+                .security_groups
+                .iter()
+                .all(|group| nic.security_groups.contains(group))
+        });
+        let unrepaired = self.firewalls.unrepaired_since(&server.id);
+        let is_lasting = unrepaired.is_some_and(|since| self.clock.now() >= later(since, FIREWALL_PATIENCE));
+        Ok((is_open && is_lasting).then_some("SecurityGroupDrift"))
+    }
+
     /// Without remediation drift is told, but core does not hear of it.
     fn remedied(&self, found: Option<&'static str>, remediate: bool) -> Option<DriftReason> {
         found.filter(|_| remediate).map(|reason| DriftReason(reason.to_owned()))
     }
 }
 
+/// Firewalls are put back in place; a node whose firewalls can't be is replaced after this time.
+const FIREWALL_PATIENCE: Duration = Duration::from_secs(10 * 60);
 /// Core asks this often; a longer interval of the user's throttles our checks.
 const CORES_INTERVAL: Duration = Duration::from_secs(5 * 60);
 

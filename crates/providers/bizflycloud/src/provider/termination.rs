@@ -2,23 +2,28 @@
 
 use std::{sync::Arc, time::Duration};
 
-use karpenter_api::{NodeClaim, labels};
+use karpenter_api::{NodeClaim, conditions::StatusConditions, labels, node_claim::condition::DRIFTED};
 use karpenter_cloud::{CloudError, Deletion, clock::later};
 
 use super::{Shared, mark_of};
 use crate::{
     account::{Account, AccountError},
     bootstrap::Join,
-    client::{ErrorClass, wire::Server},
-    instance,
+    client::{
+        ErrorClass,
+        wire::{AttachedVolume, Server},
+    },
+    events, instance,
     labels::annotations,
     metrics::DeletionReason,
     resolution,
-    tags::Ownership,
+    tags::{self, Ownership},
 };
 
 /// How long the start of a deletion is remembered.
 const MEMORY: Duration = Duration::from_secs(24 * 3600);
+/// A server that refuses its deletion this often is told about.
+const LOCKED_AFTER: u32 = 3;
 
 impl Shared {
     pub(super) async fn delete(&self, claim: &NodeClaim) -> Result<Deletion, CloudError> {
@@ -30,8 +35,16 @@ impl Shared {
         if server.is_terminating() {
             return Ok(Deletion::InProgress);
         }
-        self.check_ownership(claim, &account, &server)?;
-        self.remove(&account, &server, DeletionReason::NodeClaim).await?;
+        self.open_ledger_for(&account, std::slice::from_ref(&server)).await?;
+        if let Err(error) = self.check_ownership(claim, &account, &server) {
+            self.events.warn(claim, "OwnershipMismatch", &error.to_string()).await;
+            return Err(error);
+        }
+        let removed = self.remove(&account, &server, DeletionReason::NodeClaim).await;
+        if removed.is_err() && claim.is_true(DRIFTED) {
+            self.metrics.remediation_failed();
+        }
+        removed?;
         Ok(Deletion::InProgress)
     }
 
@@ -64,7 +77,7 @@ impl Shared {
             Ownership::Ours(own) => own.uid == mark.uid || own.name == mark.name,
             // The claim names it, and nobody else's claim could.
             Ownership::Legacy => true,
-            Ownership::Foreign => false,
+            Ownership::Warm(_) | Ownership::Foreign => false,
         };
         if is_its {
             return Ok(());
@@ -75,19 +88,31 @@ impl Shared {
         )))
     }
 
-    /// Deletes a server with its root disk. Other disks are volumes of pods: they stay.
+    /// The disks that go with a server: its root disk, and data disks that were ordered with it. A data disk is believed to be
+    /// ours if it has the name that the API gives to such disks, and if it was seen at launch or there are no more of that
+    /// name than were ordered. Everything else is a volume of a pod.
+    pub(crate) fn own_disks(&self, account: &Account, server: &Server) -> Vec<String> {
+        let ordered = tags::data_disks(server, &account.tag_prefixes);
+        let named: Vec<&AttachedVolume> = server.named_data_disks().collect();
+        let is_complete = named.len() <= ordered;
+        let data = named
+            .into_iter()
+            .filter(|disk| is_complete || self.ledger.is_recorded(&disk.id));
+        let root = server
+            .volumes
+            .iter()
+            .filter(|volume| volume.attached_type == "rootdisk");
+        root.chain(data).map(|volume| volume.id.clone()).collect()
+    }
+
+    /// Deletes a server with its own disks. Other disks are volumes of pods: they stay.
     pub(crate) async fn remove(
         &self,
         account: &Account,
         server: &Server,
         reason: DeletionReason,
     ) -> Result<(), CloudError> {
-        let disks: Vec<String> = server
-            .volumes
-            .iter()
-            .filter(|volume| volume.attached_type == "rootdisk")
-            .map(|volume| volume.id.clone())
-            .collect();
+        let disks = self.own_disks(account, server);
         let answer = account.api.delete_server(&server.id, &disks).await;
         account.changed();
         match answer {
@@ -96,6 +121,8 @@ impl Shared {
                 let mut deletions = self.deletions.lock();
                 deletions.retain(|_, at| now < later(*at, MEMORY));
                 deletions.entry(server.id.clone()).or_insert(now);
+                drop(deletions);
+                self.refused_deletions.lock().remove(&server.id);
                 self.metrics.deleted(server.flavor(), server.zone(), reason);
                 tracing::info!(
                     "server-id" = server.id,
@@ -107,51 +134,65 @@ impl Shared {
                 Ok(())
             }
             Err(error) if error.is_not_found() => Ok(()),
-            Err(error) if error.class == ErrorClass::Conflict => Err(CloudError::transient(format!(
-                "server {} is locked or busy and cannot be deleted now: {error}",
-                server.id
-            ))),
+            Err(error) if error.class == ErrorClass::Conflict => {
+                let message = format!(
+                    "server {} is locked or busy and cannot be deleted now: {error}",
+                    server.id
+                );
+                self.tell_of_lock(account, server, &message).await;
+                Err(CloudError::transient(message))
+            }
             Err(error) => Err(error.into()),
         }
     }
 
-    pub(super) async fn remove_volume(&self, account: &Account, id: &str) -> Result<(), CloudError> {
+    /// A server may be busy for a moment; one that stays so is somebody's to unlock.
+    async fn tell_of_lock(&self, account: &Account, server: &Server, message: &str) {
+        let refusals = {
+            let mut refused = self.refused_deletions.lock();
+            let count = refused.entry(server.id.clone()).or_default();
+            *count += 1;
+            *count
+        };
+        let owner = self.ownership(account, server);
+        if refusals >= LOCKED_AFTER
+            && let Some(claim) = owner.claim()
+        {
+            let about = events::named::<NodeClaim>(&claim.name);
+            self.events.warn_of(about, "ServerLocked", message).await;
+        }
+    }
+
+    pub(crate) async fn remove_volume(&self, account: &Account, id: &str) -> Result<(), CloudError> {
         let answer = account.api.delete_volume(id).await;
         account.changed();
         match answer {
             Ok(()) => {
-                tracing::info!(volume = id, "root disk deleted");
+                tracing::info!(volume = id, "disk deleted");
+                self.ledger.forget_volume(id);
                 Ok(())
             }
-            Err(error) if error.is_not_found() => Ok(()),
+            Err(error) if error.is_not_found() => {
+                self.ledger.forget_volume(id);
+                Ok(())
+            }
             Err(error) => Err(error.into()),
         }
     }
 
-    /// The server is gone: so must be its root disk, and BKE is told.
+    /// The server is gone: so must be its disks, and BKE is told.
     async fn settle(&self, claim: &NodeClaim, id: &str) -> Result<Deletion, CloudError> {
         let account = self.account_of(claim).await?;
-        let recorded = claim
-            .metadata
-            .annotations
-            .iter()
-            .flatten()
-            .find(|(key, _)| *key == annotations::ROOT_VOLUME_ID);
-        if let (Some(account), Some((_, volume))) = (&account, recorded) {
-            match account.api.volume(volume).await {
-                Ok(found) if !found.is_attached() && !found.status.eq_ignore_ascii_case("deleting") => {
-                    self.metrics.orphan("volume");
-                    self.remove_volume(account, &found.id).await?;
-                }
-                Ok(_) => {}
-                Err(error) if error.is_not_found() => {}
-                Err(error) => return Err(error.into()),
-            }
-        }
         if let Some(account) = &account {
+            for volume in recorded_disks(claim) {
+                self.remove_left_disk(claim, account, volume).await?;
+            }
             self.leave_cluster(claim, account).await;
             self.refusals.forget_quotas(&account.name);
         }
+        self.ledger.forget_warm(id);
+        self.ledger.save_or_warn().await;
+        self.count_termination(claim);
         let uid = claim.metadata.uid.clone().unwrap_or_default();
         self.launching.forget(&uid);
         if let Some(memory) = self.drift.lock().remove(&uid)
@@ -183,7 +224,39 @@ impl Shared {
                 .map(|own| own.1),
             "server is gone"
         );
+        let message = format!("server {id} and its disks are gone");
+        self.events.tell(claim, "ServerDeleted", &message).await;
         Ok(Deletion::Gone)
+    }
+
+    /// A disk that should have gone with its server, and did not.
+    async fn remove_left_disk(&self, claim: &NodeClaim, account: &Account, id: &str) -> Result<(), CloudError> {
+        match account.api.volume(id).await {
+            Ok(found) if found.is_attached() || found.status.eq_ignore_ascii_case("deleting") => {}
+            Ok(found) => {
+                self.metrics.orphan("volume");
+                self.remove_volume(account, &found.id).await?;
+                let message = format!("disk {id} was left by its server and is deleted");
+                self.events.tell(claim, "RootVolumeDeleted", &message).await;
+            }
+            Err(error) if error.is_not_found() => self.ledger.forget_volume(id),
+            Err(error) => return Err(error.into()),
+        }
+        Ok(())
+    }
+
+    fn count_termination(&self, claim: &NodeClaim) {
+        let now = self.clock.now();
+        let seconds = |from: jiff::Timestamp| {
+            let took = Duration::try_from(now.duration_since(from)).unwrap_or_default();
+            took.as_secs_f64()
+        };
+        if let Some(deleted) = &claim.metadata.deletion_timestamp {
+            self.metrics.termination_took(seconds(deleted.0));
+        }
+        if let Some(drifted) = claim.condition(DRIFTED).filter(|own| own.is_true()) {
+            self.metrics.remediated(seconds(drifted.transitioned_at()));
+        }
     }
 
     /// Never holds a deletion back: BKE forgets nodes by itself after a while.
@@ -196,8 +269,22 @@ impl Shared {
         };
         let node = claim.status.as_ref().and_then(|status| status.node_name.clone());
         let Some(node) = node else { return };
+        // The client itself tries several times.
         if let Err(error) = account.api.leave_cluster(&join.cluster_id, &join.token, &node).await {
-            tracing::warn!(NodeClaim = claim.metadata.name, %error, "ClusterLeaveFailed: BKE was not told that the node left");
+            let message = format!("BKE was not told that node {node} left: {error}");
+            tracing::warn!(NodeClaim = claim.metadata.name, %error, "BKE was not told that the node left");
+            self.events.warn(claim, "ClusterLeaveFailed", &message).await;
         }
     }
+}
+
+/// The disks that were made with the claim's server, as noted at launch.
+fn recorded_disks(claim: &NodeClaim) -> impl Iterator<Item = &str> {
+    let note = |key: &str| {
+        let notes = claim.metadata.annotations.as_ref();
+        notes.and_then(|notes| notes.get(key)).map_or("", String::as_str)
+    };
+    let root = note(annotations::ROOT_VOLUME_ID).split(',');
+    let data = note(annotations::DATA_VOLUME_IDS).split(',');
+    root.chain(data).filter(|id| !id.is_empty())
 }

@@ -29,6 +29,7 @@ struct Inputs {
     account: String,
     catalogue: Arc<CloudCatalogue>,
     refusals: u64,
+    memory: u64,
 }
 
 impl Shared {
@@ -41,7 +42,7 @@ impl Shared {
         self.types_of(&class, &account, plans_of(pool)).await
     }
 
-    pub(super) async fn types_of(
+    pub(crate) async fn types_of(
         &self,
         class: &BizflyCloudNodeClass,
         account: &Account,
@@ -57,6 +58,7 @@ impl Shared {
             account: account.fingerprint.clone(),
             catalogue: catalogue.clone(),
             refusals: self.refusals.version(),
+            memory: self.ledger.memory_version(),
         };
         let slot = (facts.name.clone(), plans);
         if let Some(known) = self.types.lock().get(&slot)

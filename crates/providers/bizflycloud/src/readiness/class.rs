@@ -75,6 +75,7 @@ async fn write(
         let _ = class.initialize_conditions(now);
     }
     mirror(&mut class, now);
+    tell(shared, &class).await;
     let verdict = if class.is_ready() {
         Verdict::InOrder
     } else {
@@ -98,6 +99,25 @@ async fn write(
             tracing::warn!(NodeClass = name, %error, "the status cannot be written");
             Verdict::NotInOrder
         }
+    }
+}
+
+/// Every false condition is an event with its reason, and every warning one with its first word or `Warning`.
+async fn tell(shared: &Shared, class: &BizflyCloudNodeClass) {
+    let own = |type_: &str| type_ != READY && type_ != INSTANCE_READY;
+    for condition in class
+        .conditions()
+        .iter()
+        .filter(|own_| own_.is_false() && own(&own_.type_))
+    {
+        shared.events.warn(class, &condition.reason, &condition.message).await;
+    }
+    for warning in class.status.iter().flat_map(|status| &status.warnings) {
+        let (reason, message) = match warning.split_once(": ") {
+            Some((reason, message)) if !reason.contains(' ') => (reason, message),
+            _ => ("Warning", warning.as_str()),
+        };
+        shared.events.warn(class, reason, message).await;
     }
 }
 
@@ -214,6 +234,10 @@ async fn judge(shared: &Shared, class: &mut BizflyCloudNodeClass) -> Result<(), 
         );
     } else {
         let _ = class.set_true(INSTANCE_TYPES_READY, now);
+    }
+    if class.spec.spot.as_ref().is_some_and(|spot| spot.taint) && mode == JoinMode::Bke {
+        warnings
+            .push("spec.spot.taint has no effect: BKE configures the kubelet; use taints of the NodePool".to_owned());
     }
     if class.spec.kubelet.is_some() && mode == JoinMode::Bke {
         warnings.push("spec.kubelet changes only what Karpenter expects: BKE configures the kubelet".to_owned());
@@ -345,11 +369,11 @@ async fn release(
         }
     };
     if users > 0 {
-        tracing::info!(
-            NodeClass = name,
-            users,
-            "WaitingOnNodeClaimTermination: NodeClaims still use the class"
-        );
+        let message = format!("{users} NodeClaims still use the class");
+        shared
+            .events
+            .warn(class, "WaitingOnNodeClaimTermination", &message)
+            .await;
         return Verdict::NotInOrder;
     }
     let left: Vec<String> = finalizers.into_iter().filter(|own| own != FINALIZER).collect();

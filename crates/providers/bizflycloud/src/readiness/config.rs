@@ -16,7 +16,7 @@ use crate::{
     provider::Shared,
     provider_config::{
         Billing, ProviderConfig,
-        conditions::{BILLING_READY, CREDENTIALS_READY, REGION_READY},
+        conditions::{API_REACHABLE, BILLING_READY, CREDENTIALS_READY, REGION_READY},
     },
 };
 
@@ -26,7 +26,11 @@ pub(super) async fn reconcile(shared: &Shared, configs: &Api<ProviderConfig>, co
     let name = config.metadata.name.clone().unwrap_or_default();
     let before = config.status.clone().unwrap_or_default();
     let mut config = config;
+    // Before the verdicts: what is false there makes the whole not ready.
+    reachability(shared, &name, &mut config).await;
     judge(shared, &name, &mut config).await;
+    tell(shared, &config).await;
+    config.status.get_or_insert_default().observed_generation = config.metadata.generation;
     let verdict = if config.is_ready() {
         Verdict::InOrder
     } else {
@@ -122,6 +126,52 @@ async fn judge(shared: &Shared, name: &str, config: &mut ProviderConfig) {
     }
 }
 
+/// Whether the API is left alone because it kept failing.
+async fn reachability(shared: &Shared, name: &str, config: &mut ProviderConfig) {
+    let Ok(account) = shared.accounts.get(name).await else {
+        return;
+    };
+    let now = shared.clock.now();
+    match account.api.left_alone_until() {
+        Some(until) => {
+            let message = format!("the API kept failing and is left alone until {until}");
+            let _ = config.set_false(API_REACHABLE, "CircuitOpen", &message, now);
+        }
+        None => {
+            let _ = config.set_true(API_REACHABLE, now);
+        }
+    }
+    if shared.accounts.take_rotation(name) {
+        let message = "the credentials were replaced and are in use";
+        shared.events.tell(config, "CredentialsRotated", message).await;
+    }
+    if let Some(problem) = &account.price_problem {
+        let message = format!("the previous prices stay in use: {problem}");
+        shared.events.warn(config, "InvalidPrices", &message).await;
+    }
+}
+
+/// Conditions that are false are events too.
+async fn tell(shared: &Shared, config: &ProviderConfig) {
+    for condition in config.conditions() {
+        let is_news = match condition.type_.as_str() {
+            API_REACHABLE | REGION_READY | BILLING_READY => condition.is_false(),
+            // Where credentials could not be tried, the API is the problem.
+            CREDENTIALS_READY => condition.is_false() || condition.is_unknown(),
+            _ => false,
+        };
+        if !is_news || condition.message.is_empty() {
+            continue;
+        }
+        let reason = match (condition.type_.as_str(), condition.reason.as_str()) {
+            (API_REACHABLE, _) | (CREDENTIALS_READY, "APIUnreachable") => "APIUnreachable",
+            (CREDENTIALS_READY, "Unauthorized" | "Forbidden" | "ProjectMismatch") => "AuthenticationFailed",
+            (_, reason) => reason,
+        };
+        shared.events.warn(config, reason, &condition.message).await;
+    }
+}
+
 /// The region is one that exists and that the account may use.
 async fn region(account: &Account, config: &mut ProviderConfig, now: jiff::Timestamp) {
     let ours = account.region.region;
@@ -184,6 +234,11 @@ async fn billing(
     config: &mut ProviderConfig,
     now: jiff::Timestamp,
 ) -> Option<Problem> {
+    if let Some(why) = shared.accounts.unpaid(&account.name) {
+        let problem = Problem::new("PaymentRequired", format!("an order was refused: {why}"));
+        let _ = config.set_false(BILLING_READY, problem.reason, &problem.message, now);
+        return Some(problem);
+    }
     let user = match account.api.user().await {
         Ok(user) => user,
         Err(error) if error.class == ErrorClass::Payment => {
@@ -240,6 +295,7 @@ pub(super) fn credential_problem(error: &ApiError) -> Problem {
         ErrorClass::ServiceNotInCatalog => "ServiceNotInCatalog",
         ErrorClass::Payment => "PaymentRequired",
         ErrorClass::Transient
+        | ErrorClass::Unreachable
         | ErrorClass::Ambiguous
         | ErrorClass::RateLimited
         | ErrorClass::Conflict

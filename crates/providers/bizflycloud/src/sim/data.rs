@@ -91,17 +91,17 @@ pub(super) fn os_images() -> Value {
 }
 
 /// Three minors with Flatcar twins; one version has no image.
-pub(super) fn kubernetes_versions() -> Value {
+pub(super) fn kubernetes_versions(edition: &str) -> Value {
     let mut versions = Vec::new();
     for (minor, patch) in [(34, 4), (35, 2), (36, 1), (36, 3)] {
         let plain = format!("v1.{minor}.{patch}");
         versions.push(json!({
             "id": format!("ver-{minor}-{patch}"), "name": plain, "kubernetes_version": plain,
-            "worker_image_id": format!("worker-{minor}-{patch}"), "description": null,
+            "worker_image_id": format!("worker-{minor}-{patch}{edition}"), "description": null,
         }));
         versions.push(json!({
             "id": format!("ver-{minor}-{patch}-flatcar"), "name": plain, "kubernetes_version": format!("{plain}.flatcar"),
-            "worker_image_id": format!("worker-{minor}-{patch}-flatcar"),
+            "worker_image_id": format!("worker-{minor}-{patch}-flatcar{edition}"),
         }));
     }
     versions.push(json!({"id": "ver-37", "kubernetes_version": "v1.37.0", "worker_image_id": null}));
@@ -121,8 +121,10 @@ pub(super) fn vpcs() -> Value {
     ])
 }
 
-pub(super) fn firewalls() -> Value {
-    json!([{"id": FIREWALL, "name": "web", "inbound": [], "outbound": []}])
+pub(super) fn firewalls(more: &[String]) -> Value {
+    let all = std::iter::once(FIREWALL).chain(more.iter().map(String::as_str));
+    let listed = all.map(|id| json!({"id": id, "name": "web", "inbound": [], "outbound": []}));
+    listed.collect()
 }
 
 pub(super) fn keypairs() -> Value {

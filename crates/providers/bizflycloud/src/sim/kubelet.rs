@@ -15,8 +15,6 @@ use tokio_util::sync::CancellationToken;
 use super::{BKE_CLUSTER, BKE_TOKEN, SimServer, SimulatedBizfly, data};
 use crate::instance;
 
-/// From a running server to a registered Node.
-const BOOT: Duration = Duration::from_secs(20);
 const LOOK: Duration = Duration::from_secs(2);
 
 /// Makes Nodes of running servers, and removes Nodes whose server is gone, until `stop`.
@@ -25,11 +23,12 @@ pub async fn run_nodes(cloud: SimulatedBizfly, kube: Client, clock: Clock, stop:
     let mut registered = BTreeSet::new();
     loop {
         let servers = cloud.servers();
+        let nodes_register = cloud.nodes_register();
         for server in &servers {
             let is_up = server
                 .active_since
-                .is_some_and(|since| clock.now() >= later(since, BOOT));
-            if !is_up || server.terminating || registered.contains(&server.id) || !joins(server) {
+                .is_some_and(|since| clock.now() >= later(since, cloud.boot_delay()));
+            if !nodes_register || !is_up || server.terminating || registered.contains(&server.id) || !joins(server) {
                 continue;
             }
             match nodes.create(&PostParams::default(), &node(server)).await {

@@ -1,21 +1,22 @@
 //! The paths of the simulated API.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use axum::{
     Router,
     body::{Body, Bytes},
     extract::State,
-    http::{HeaderMap, Method, StatusCode, Uri},
+    http::{HeaderMap, HeaderValue, Method, StatusCode, Uri},
     response::{IntoResponse, Response},
 };
 use jiff::Timestamp;
 use karpenter_cloud::clock::{Clock, later};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
+use tokio::sync::Notify;
 
 use super::{
-    CREDENTIAL_ID, CREDENTIAL_SECRET, EMAIL, Fault, Operation, PROJECT, data,
+    CREDENTIAL_ID, CREDENTIAL_SECRET, EMAIL, Fault, HangAt, Operation, PROJECT, data,
     world::{Request, World},
 };
 
@@ -23,48 +24,44 @@ use super::{
 struct Cloud {
     world: Arc<Mutex<World>>,
     clock: Clock,
+    hung: Arc<Notify>,
 }
 
 /// An answer: its status and JSON.
 type Answer = (u16, Value);
 
-pub(super) fn router(world: Arc<Mutex<World>>, clock: Clock) -> Router {
-    Router::new().fallback(handle).with_state(Cloud { world, clock })
+pub(super) fn router(world: Arc<Mutex<World>>, clock: Clock, hung: Arc<Notify>) -> Router {
+    Router::new().fallback(handle).with_state(Cloud { world, clock, hung })
+}
+
+/// What becomes of an answer on its way.
+enum Way {
+    Arrives,
+    /// Cut off.
+    Lost,
+    /// Never sent.
+    Hangs,
 }
 
 async fn handle(State(cloud): State<Cloud>, method: Method, uri: Uri, headers: HeaderMap, body: Bytes) -> Response {
     let now = cloud.clock.now();
     let body: Value = serde_json::from_slice(&body).unwrap_or_default();
-    let mut world = cloud.world.lock();
     let path = uri.path().to_owned();
-    let query = uri.query().unwrap_or_default().to_owned();
-    let operation = operation(&method, &path);
-    let fault = world.faulty_answer(operation);
-    let (answer, retry_after, lost) = match fault {
-        Some(Fault::Http {
-            status,
-            body,
-            retry_after,
-            ..
-        }) => ((status, Value::String(body)), retry_after, false),
-        Some(Fault::LoseAnswer(_)) => (world.answer(&method, &path, &query, &headers, &body, now), None, true),
-        Some(_) | None => (world.answer(&method, &path, &query, &headers, &body, now), None, false),
-    };
-    world.record(Request {
-        method: method.to_string(),
-        path,
-        body: if operation == Operation::Token {
-            Value::Null
-        } else {
-            body
-        },
-        at: now,
-        status: answer.0,
-    });
-    drop(world);
-    if lost {
-        let broken = futures::stream::once(async { Err::<Bytes, std::io::Error>(std::io::Error::other("cut off")) });
-        return Body::from_stream(broken).into_response();
+    if let Some(name) = path.strip_prefix("/__sim/") {
+        return inspection(&cloud.world.lock(), name, now);
+    }
+    let (answer, retry_after, way) = answer(&cloud, &method, &uri, &headers, &body, now);
+    match way {
+        Way::Arrives => {}
+        Way::Lost => {
+            let broken =
+                futures::stream::once(async { Err::<Bytes, std::io::Error>(std::io::Error::other("cut off")) });
+            return Body::from_stream(broken).into_response();
+        }
+        Way::Hangs => {
+            cloud.hung.notify_one();
+            return std::future::pending().await;
+        }
     }
     let status = StatusCode::from_u16(answer.0).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let text = match &answer.1 {
@@ -82,6 +79,87 @@ async fn handle(State(cloud): State<Cloud>, method: Method, uri: Uri, headers: H
     response
 }
 
+/// What the cloud answers, recorded.
+fn answer(
+    cloud: &Cloud,
+    method: &Method,
+    uri: &Uri,
+    headers: &HeaderMap,
+    body: &Value,
+    now: Timestamp,
+) -> (Answer, Option<u64>, Way) {
+    let mut world = cloud.world.lock();
+    let path = uri.path().to_owned();
+    let query = uri.query().unwrap_or_default().to_owned();
+    let operation = operation(method, &path);
+    let fault = world.faulty_answer(operation);
+    let mut carry_out = || world.answer(method, &path, &query, headers, body, now);
+    let (answer, retry_after, way) = match fault {
+        Some(Fault::Http {
+            status,
+            body,
+            retry_after,
+            ..
+        }) => ((status, Value::String(body)), retry_after, Way::Arrives),
+        Some(Fault::Locked) => (refusal(409, "server is locked"), None, Way::Arrives),
+        Some(Fault::LoseAnswer(_)) => (carry_out(), None, Way::Lost),
+        Some(Fault::Hang { when, .. }) => match when {
+            HangAt::BeforeEffect => ((0, Value::Null), None, Way::Hangs),
+            HangAt::AfterEffect => (carry_out(), None, Way::Hangs),
+        },
+        Some(_) | None => (carry_out(), None, Way::Arrives),
+    };
+    world.record(Request {
+        method: method.to_string(),
+        path,
+        headers: shown(headers),
+        body: if operation == Operation::Token {
+            Value::Null
+        } else {
+            body.clone()
+        },
+        at: now,
+        status: answer.0,
+    });
+    (answer, retry_after, way)
+}
+
+/// Headers as they may be shown.
+fn shown(headers: &HeaderMap) -> BTreeMap<String, String> {
+    let is_secret = |name: &str| name.contains("token") || name.contains("secret") || name == "authorization";
+    let text = |name: &str, value: &HeaderValue| match is_secret(name) {
+        true => "***".to_owned(),
+        false => value.to_str().unwrap_or_default().to_owned(),
+    };
+    headers
+        .iter()
+        .map(|(name, value)| (name.to_string(), text(name.as_str(), value)))
+        .collect()
+}
+
+/// What a person who looks into the cloud is shown.
+fn inspection(world: &World, name: &str, now: Timestamp) -> Response {
+    let value = match name {
+        "state" => json!({
+            "servers": world.server_list(now), "volumes": world.volume_list(now), "networkInterfaces": world.nic_list(now),
+        }),
+        "requests" => world
+            .requests()
+            .iter()
+            .map(|request| {
+                json!({
+                    "method": request.method, "path": request.path, "headers": request.headers, "at": request.at.to_string(),
+                    "status": request.status, "body": request.body,
+                })
+            })
+            .collect(),
+        "cost" => json!(world.costs(now)),
+        "leaks" => world.leaks(now).iter().map(|leak| json!(format!("{leak:?}"))).collect(),
+        _ => return StatusCode::NOT_FOUND.into_response(),
+    };
+    axum::Json(value).into_response()
+}
+
 fn operation(method: &Method, path: &str) -> Operation {
     if path == "/api/token" {
         return Operation::Token;
@@ -91,6 +169,15 @@ fn operation(method: &Method, path: &str) -> Operation {
     }
     if *method == Method::POST && path.ends_with("/servers") {
         return Operation::CreateServers;
+    }
+    if *method == Method::POST && path.contains("/network-interfaces/") {
+        return Operation::NetworkInterfaceAction;
+    }
+    if *method == Method::POST && path.contains("/engine/cluster_leave/") {
+        return Operation::LeaveCluster;
+    }
+    if *method == Method::POST && path.ends_with("/action") {
+        return Operation::ServerAction;
     }
     if *method == Method::DELETE {
         return Operation::DeleteServer;
@@ -127,7 +214,7 @@ impl World {
             return self.account(rest);
         }
         if let Some(rest) = path.strip_prefix("/api/kubernetes-engine/") {
-            return engine(rest, headers);
+            return engine(rest, headers, self.image_edition);
         }
         refusal(404, "no such path")
     }
@@ -176,7 +263,11 @@ impl World {
         (!project.is_empty() && project != PROJECT).then(|| refusal(403, "Wrong project"))
     }
 
-    fn account(&self, path: &str) -> Answer {
+    fn account(&mut self, path: &str) -> Answer {
+        let is_closed = self.strike(|fault| *fault == Fault::RegionDisabled).is_some();
+        let hanoi = json!({"name": "Hà Nội", "code": "HN", "short_name": "HN"});
+        let mut regions = vec![json!({"name": "HCM", "code": "HCM", "short_name": "HCM"})];
+        regions.extend((!is_closed).then_some(hanoi));
         match path {
             "regions" => (200, data::regions()),
             "user" => (
@@ -184,8 +275,7 @@ impl World {
                 json!({"data": {
                     "email": EMAIL, "tenant_id": PROJECT, "billing_balance": self.balance,
                     "negative_balance": self.balance < 0, "has_expired_invoice": false,
-                    "user_regions": [{"name": "Hà Nội", "code": "HN", "short_name": "HN"},
-                                     {"name": "HCM", "code": "HCM", "short_name": "HCM"}],
+                    "user_regions": regions,
                 }}),
             ),
             _ => refusal(404, "no such path"),
@@ -198,7 +288,7 @@ impl World {
         match (method.as_str(), parts.as_slice()) {
             ("GET", ["flavors"]) => {
                 let flavors = if query.contains("new=true") {
-                    data::new_flavors()
+                    self.new_flavors()
                 } else {
                     data::legacy_flavors()
                 };
@@ -208,7 +298,7 @@ impl World {
             ("GET", ["images"]) => (200, data::os_images()),
             ("GET", ["user", "images"]) => (200, json!({"images": []})),
             ("GET", ["vpc-networks"]) => (200, data::vpcs()),
-            ("GET", ["firewalls"]) => (200, data::firewalls()),
+            ("GET", ["firewalls"]) => (200, data::firewalls(&self.more_firewalls)),
             ("GET", ["keypairs"]) => (200, data::keypairs()),
             ("GET", ["servers"]) => (200, json!(self.server_list(now))),
             ("POST", ["servers"]) => {
@@ -228,9 +318,14 @@ impl World {
                     None => not_found(),
                 }
             }
-            ("POST", ["servers", id, "action"]) => {
-                let action = body["action"].as_str().unwrap_or_default();
-                match self.act(id, action, now) {
+            ("POST", ["servers", id, "action"]) => match self.act(id, body, now) {
+                Ok(()) => (200, json!({"message": "ok"})),
+                Err((status, message)) => refusal(status, &message),
+            },
+            ("GET", ["network-interfaces"]) => (200, json!(self.nic_list(now))),
+            ("POST", ["network-interfaces", id, "action"]) => {
+                let groups: Vec<String> = serde_json::from_value(body["security_groups"].clone()).unwrap_or_default();
+                match self.add_firewalls(id, &groups) {
                     Some(()) => (200, json!({"message": "ok"})),
                     None => not_found(),
                 }
@@ -255,10 +350,10 @@ impl World {
     }
 }
 
-fn engine(path: &str, headers: &HeaderMap) -> Answer {
+fn engine(path: &str, headers: &HeaderMap, edition: &str) -> Answer {
     let token = headers.get("x-cluster-token").and_then(|value| value.to_str().ok());
     match path.split('/').collect::<Vec<_>>().as_slice() {
-        ["k8s_versions"] => (200, data::kubernetes_versions()),
+        ["k8s_versions"] => (200, data::kubernetes_versions(edition)),
         ["_", id] if *id == super::BKE_CLUSTER => (
             200,
             json!({

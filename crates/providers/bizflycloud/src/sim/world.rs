@@ -6,7 +6,14 @@ use jiff::Timestamp;
 use karpenter_cloud::clock::later;
 use serde_json::{Value, json};
 
-use super::{Fault, Often, Operation, SimOptions, SimServer, data};
+use super::{
+    Fault, Often, Operation, SimOptions, SimServer, data,
+    machine::{Change, Deletion, Fate, Machine, NicState},
+};
+use crate::{
+    client::wire::Flavor,
+    prices::{Prices, Purchase},
+};
 
 #[derive(Debug)]
 pub(super) struct World {
@@ -16,6 +23,10 @@ pub(super) struct World {
     pub(super) balance: i64,
     pub(super) expiry_key: Option<&'static str>,
     pub(super) hidden_services: Vec<&'static str>,
+    /// Firewalls besides those that are always there.
+    pub(super) more_firewalls: Vec<String>,
+    /// What BKE's worker images are called; a new edition changes every id.
+    pub(super) image_edition: &'static str,
     pub(super) tokens: BTreeMap<String, Timestamp>,
     servers: BTreeMap<String, Machine>,
     data_disks: BTreeMap<String, String>,
@@ -30,6 +41,8 @@ pub(super) struct World {
 pub struct Request {
     pub method: String,
     pub path: String,
+    /// What the caller sent along, secrets left out.
+    pub headers: BTreeMap<String, String>,
     pub body: Value,
     pub at: Timestamp,
     pub status: u16,
@@ -39,40 +52,7 @@ pub struct Request {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Leak {
     Server { id: String, name: String },
-    RootDisk { id: String, name: String },
-}
-
-/// A server from its order to its end.
-#[derive(Clone, Debug)]
-struct Machine {
-    id: String,
-    task: String,
-    order: Value,
-    flavor: String,
-    ordered_at: Timestamp,
-    /// When its disk is ready and the server shows.
-    visible_at: Timestamp,
-    active_at: Timestamp,
-    deletion: Option<Deletion>,
-    fate: Fate,
-    status: Option<String>,
-    billing_plan: String,
-    /// The disk is no longer there.
-    disk_gone: bool,
-}
-
-#[derive(Clone, Debug)]
-struct Deletion {
-    at: Timestamp,
-    takes_disk: bool,
-}
-
-#[derive(Clone, Debug, PartialEq)]
-enum Fate {
-    Lives,
-    /// Its task fails: it never shows, and its disk stays.
-    TaskFails(String),
-    GoesIntoError,
+    Disk { id: String, name: String },
 }
 
 /// Why an order is refused: status and message.
@@ -91,6 +71,8 @@ impl World {
             balance: 1_000_000,
             expiry_key: Some("expires_at"),
             hidden_services: Vec::new(),
+            more_firewalls: Vec::new(),
+            image_edition: "",
             tokens: BTreeMap::new(),
             servers: BTreeMap::new(),
             data_disks: BTreeMap::new(),
@@ -106,6 +88,10 @@ impl World {
 
     pub(super) fn heal(&mut self) {
         self.faults.clear();
+    }
+
+    pub(super) fn has(&self, fault: &Fault) -> bool {
+        self.faults.iter().any(|(own, _)| own == fault)
     }
 
     /// The first fault that `matches`; it is used up if it strikes a limited number of times.
@@ -159,7 +145,7 @@ impl World {
     fn check(&mut self, order: &Value, now: Timestamp) -> Result<(), Refusal> {
         let text = |key: &str| order[key].as_str().unwrap_or_default().to_owned();
         let (flavor, zone) = (text("flavor"), text("availability_zone"));
-        let listed = data::legacy_flavors().into_iter().chain(data::new_flavors());
+        let listed = data::legacy_flavors().into_iter().chain(self.new_flavors());
         let Some(known) = listed.into_iter().find(|own| own["name"] == flavor.as_str()) else {
             return Err((400, format!("Flavor {flavor} not found")));
         };
@@ -192,13 +178,25 @@ impl World {
         if sold_out.is_some() {
             return Err((400, format!("Flavor {flavor} is out of stock in {zone}")));
         }
-        let used: u64 = self.servers(now).iter().map(|server| server.vcpus).sum();
-        let wanted = known["vcpus"].as_u64().unwrap_or_default();
-        let over = self.strike(|fault| matches!(fault, Fault::VcpuQuota(most) if used + wanted > *most));
-        if over.is_some() {
-            return Err((403, "Quota exceeded for cores".to_owned()));
+        if text("billing_plan").starts_with("spot") && self.strike(|fault| *fault == Fault::NoSpot).is_some() {
+            return Err((400, "billing_plan is invalid".to_owned()));
         }
-        Ok(())
+        let servers = self.servers(now);
+        let used = |of: fn(&SimServer) -> u64| servers.iter().map(of).sum::<u64>();
+        let (vcpus, ram) = (used(|own| own.vcpus), used(|own| own.ram));
+        let wanted = |key: &str| known[key].as_u64().unwrap_or_default();
+        let over = self.strike(|fault| match fault {
+            Fault::VcpuQuota(most) => vcpus + wanted("vcpus") > *most,
+            Fault::RamQuota(most) => ram + wanted("ram") > *most,
+            Fault::ServerQuota(most) => servers.len() as u64 >= *most,
+            _ => false,
+        });
+        match over {
+            Some(Fault::RamQuota(_)) => Err((403, "Quota exceeded for ram".to_owned())),
+            Some(Fault::ServerQuota(_)) => Err((403, "Quota exceeded for instances".to_owned())),
+            Some(_) => Err((403, "Quota exceeded for cores".to_owned())),
+            None => Ok(()),
+        }
     }
 
     fn begin(&mut self, order: Value, now: Timestamp) -> String {
@@ -206,15 +204,25 @@ impl World {
         let build = self.draw(17, 33);
         let visible_at = later(now, self.options.volume_delay.unwrap_or(volume));
         let active_at = later(visible_at, self.options.build_delay.unwrap_or(build));
-        let fate = match self.strike(|fault| matches!(fault, Fault::TaskFails(_) | Fault::ServerFails)) {
+        let fate = match self
+            .strike(|fault| matches!(fault, Fault::TaskFails(_) | Fault::ServerFails | Fault::TaskNeverReady))
+        {
             Some(Fault::TaskFails(why)) => Fate::TaskFails(why),
             Some(Fault::ServerFails) => Fate::GoesIntoError,
+            Some(Fault::TaskNeverReady) => Fate::TaskNeverReady,
             _ => Fate::Lives,
         };
+        let late = match self.strike(|fault| matches!(fault, Fault::VisibleLate(_))) {
+            Some(Fault::VisibleLate(by)) => by,
+            _ => Duration::ZERO,
+        };
+        let (visible_at, active_at) = (later(visible_at, late), later(active_at, late));
         let (id, task) = (self.id("srv"), self.id("task"));
         let machine = Machine {
+            nics: self.nics_of(&order),
             id: id.clone(),
             task: task.clone(),
+            name: order["name"].as_str().unwrap_or_default().to_owned(),
             flavor: order["flavor"].as_str().unwrap_or_default().to_owned(),
             billing_plan: order["billing_plan"].as_str().unwrap_or_default().to_owned(),
             order,
@@ -223,11 +231,79 @@ impl World {
             active_at,
             deletion: None,
             fate,
-            status: None,
-            disk_gone: false,
+            change: None,
+            gone_disks: Vec::new(),
         };
         self.servers.insert(id, machine);
         task
+    }
+
+    /// Firewalls of an order reach its LAN interfaces; the free public one is born without any.
+    fn nics_of(&mut self, order: &Value) -> Vec<NicState> {
+        let texts = |key: &str| -> Vec<String> { serde_json::from_value(order[key].clone()).unwrap_or_default() };
+        let firewalls = texts("firewalls");
+        let mut nics: Vec<NicState> = texts("vpc_network_ids")
+            .into_iter()
+            .map(|network| NicState {
+                id: self.id("nic"),
+                network,
+                kind: "LAN",
+                firewalls: firewalls.clone(),
+            })
+            .collect();
+        if order["is_created_wan"] == Value::Bool(true) {
+            nics.push(NicState {
+                id: self.id("nic"),
+                network: "wan".to_owned(),
+                kind: "WAN",
+                firewalls: Vec::new(),
+            });
+        }
+        nics
+    }
+
+    pub(super) fn nic_list(&self, now: Timestamp) -> Vec<Value> {
+        let gone_after = self.options.deletion_delay;
+        let shown = self.servers.values().filter(|machine| machine.exists(now, gone_after));
+        let nics = shown.flat_map(|machine| machine.nics.iter().map(move |nic| (machine, nic)));
+        nics.map(|(machine, nic)| {
+            json!({
+                "id": nic.id, "name": "", "network_id": nic.network, "device_id": machine.id, "type": nic.kind,
+                "billing_type": "free", "status": "ACTIVE", "security_groups": nic.firewalls,
+            })
+        })
+        .collect()
+    }
+
+    pub(super) fn add_firewalls(&mut self, nic: &str, firewalls: &[String]) -> Option<()> {
+        let mut nics = self.servers.values_mut().flat_map(|machine| &mut machine.nics);
+        let nic = nics.find(|own| own.id == nic)?;
+        for firewall in firewalls {
+            if !nic.firewalls.contains(firewall) {
+                nic.firewalls.push(firewall.clone());
+            }
+        }
+        Some(())
+    }
+
+    /// Unplugs a server from a network behind everybody's back.
+    pub(super) fn unplug(&mut self, id: &str, network: &str) {
+        if let Some(machine) = self.servers.get_mut(id) {
+            machine.nics.retain(|nic| nic.network != network);
+        }
+    }
+
+    /// What is sold besides the old flavors; spot too, where the options say so.
+    pub(super) fn new_flavors(&self) -> Vec<Value> {
+        let mut flavors = data::new_flavors();
+        if self.options.sells_spot {
+            for flavor in &mut flavors {
+                if let Some(plans) = flavor["billing_plans"].as_array_mut() {
+                    plans.push(json!("spot"));
+                }
+            }
+        }
+        flavors
     }
 
     pub(super) fn add_foreign(&mut self, name: &str, now: Timestamp) -> String {
@@ -259,9 +335,19 @@ impl World {
         }
     }
 
-    pub(super) fn set_status(&mut self, id: &str, status: &str) {
+    pub(super) fn set_status(&mut self, id: &str, status: &str, now: Timestamp) {
         if let Some(machine) = self.servers.get_mut(id) {
-            machine.status = Some(status.to_owned());
+            machine.change = Some(Change {
+                during: status.to_owned(),
+                until: now,
+                then: status.to_owned(),
+            });
+        }
+    }
+
+    pub(super) fn set_billing_plan(&mut self, id: &str, plan: &str) {
+        if let Some(machine) = self.servers.get_mut(id) {
+            plan.clone_into(&mut machine.billing_plan);
         }
     }
 
@@ -272,9 +358,11 @@ impl World {
             .servers
             .get_mut(id)
             .filter(|machine| machine.exists(now, gone_after))?;
-        let takes_disk = disks.contains(&machine.disk());
         if machine.deletion.is_none() {
-            machine.deletion = Some(Deletion { at: now, takes_disk });
+            machine.deletion = Some(Deletion {
+                at: now,
+                takes: disks.to_vec(),
+            });
         }
         self.data_disks.retain(|disk, _| !disks.contains(disk));
         Some(())
@@ -288,12 +376,12 @@ impl World {
         let machine = self
             .servers
             .values_mut()
-            .find(|machine| machine.disk() == id && machine.has_disk(now, gone_after));
+            .find(|machine| machine.disks().iter().any(|disk| disk == id) && machine.has_disk(id, now, gone_after));
         match machine {
             None => Err((404, "volume not found".to_owned())),
             Some(machine) if machine.exists(now, gone_after) => Err((409, "volume is in use".to_owned())),
             Some(machine) => {
-                machine.disk_gone = true;
+                machine.gone_disks.push(id.to_owned());
                 Ok(())
             }
         }
@@ -305,26 +393,53 @@ impl World {
             || self
                 .servers
                 .values()
-                .any(|machine| machine.disk() == id && machine.has_disk(now, gone_after))
+                .any(|machine| machine.disks().iter().any(|disk| disk == id) && machine.has_disk(id, now, gone_after))
     }
 
-    pub(super) fn act(&mut self, id: &str, action: &str, now: Timestamp) -> Option<()> {
+    /// Begins an action on a server; another one meanwhile is refused.
+    pub(super) fn act(&mut self, id: &str, body: &Value, now: Timestamp) -> Result<(), Refusal> {
         let gone_after = self.options.deletion_delay;
         let machine = self
             .servers
             .get_mut(id)
-            .filter(|machine| machine.exists(now, gone_after))?;
-        match action {
-            "start" | "hard_reboot" | "soft_reboot" => machine.status = None,
-            "stop" => machine.status = Some("SHUTOFF".to_owned()),
-            _ => {}
+            .filter(|machine| machine.exists(now, gone_after))
+            .ok_or_else(|| (404, "Không tìm thấy".to_owned()))?;
+        let action = body["action"].as_str().unwrap_or_default();
+        if action == "rename" {
+            machine.name = body["new_name"].as_str().unwrap_or_default().to_owned();
+            return Ok(());
         }
-        Some(())
+        if !machine.is_available(now) {
+            return Err((409, "server is busy".to_owned()));
+        }
+        let (during, seconds, then) = match action {
+            "start" => ("SHUTOFF", 10, "ACTIVE"),
+            "stop" => ("ACTIVE", 5, "SHUTOFF"),
+            "hard_reboot" | "soft_reboot" => ("HARD_REBOOT", 20, "ACTIVE"),
+            _ => return Err((400, format!("no such action: {action}"))),
+        };
+        machine.change = Some(Change {
+            during: during.to_owned(),
+            until: later(now, Duration::from_secs(seconds)),
+            then: then.to_owned(),
+        });
+        Ok(())
     }
 
     pub(super) fn server_list(&self, now: Timestamp) -> Vec<Value> {
         let gone_after = self.options.deletion_delay;
-        let shown = self.servers.values().filter(|machine| machine.exists(now, gone_after));
+        let omitted: Vec<&str> = self
+            .faults
+            .iter()
+            .filter_map(|(fault, _)| match fault {
+                Fault::ListOmits(name) => Some(name.as_str()),
+                _ => None,
+            })
+            .collect();
+        let shown = self
+            .servers
+            .values()
+            .filter(|machine| machine.exists(now, gone_after) && !omitted.contains(&machine.name.as_str()));
         shown.map(|machine| self.server_json(machine, now)).collect()
     }
 
@@ -346,7 +461,7 @@ impl World {
         if now >= later(machine.active_at, TASK_MEMORY) {
             return None;
         }
-        if now < machine.active_at {
+        if now < machine.active_at || machine.fate == Fate::TaskNeverReady {
             return Some(json!({"ready": false, "result": {"action": "create_server", "progress": 100}}));
         }
         let mut result = self.server_json(machine, now);
@@ -357,11 +472,16 @@ impl World {
 
     pub(super) fn volume_list(&self, now: Timestamp) -> Vec<Value> {
         let gone_after = self.options.deletion_delay;
-        let disks = self
-            .servers
-            .values()
-            .filter(|machine| machine.has_disk(now, gone_after));
-        let mut volumes: Vec<Value> = disks.map(|machine| machine.disk_json(now, gone_after)).collect();
+        let disks = self.servers.values().flat_map(|machine| {
+            let there = machine
+                .disks()
+                .into_iter()
+                .filter(|disk| machine.has_disk(disk, now, gone_after));
+            there
+                .map(|disk| machine.disk_json(&disk, now, gone_after))
+                .collect::<Vec<_>>()
+        });
+        let mut volumes: Vec<Value> = disks.collect();
         volumes.extend(self.data_disks.iter().map(|(id, server)| {
             json!({
                 "id": id, "name": format!("pvc-{id}"), "status": "in-use", "attachments": [{"server_id": server}],
@@ -372,50 +492,47 @@ impl World {
     }
 
     fn server_json(&self, machine: &Machine, now: Timestamp) -> Value {
-        let order = &machine.order;
-        let status = match (&machine.status, &machine.fate) {
-            (Some(status), _) => status.as_str(),
-            (None, Fate::GoesIntoError) => "ERROR",
-            _ if now < machine.active_at => "BUILD",
-            _ => "ACTIVE",
-        };
-        let mut metadata = order["metadata"].clone();
-        metadata["category"] = order["type"].clone();
-        let mut volumes = vec![json!({
-            "id": machine.disk(), "name": format!("{}_rootdisk", machine.name()), "size": order["rootdisk"]["size"],
-            "volume_type": order["rootdisk"]["volume_type"], "type": null, "attached_type": "rootdisk",
-            "volume_image_metadata": {"image_id": order["os"]["id"], "min_disk": "0"},
-        })];
         let attached = self.data_disks.iter().filter(|(_, server)| **server == machine.id);
-        volumes.extend(
-            attached.map(|(id, _)| json!({"id": id, "name": format!("pvc-{id}"), "attached_type": "datadisk"})),
-        );
-        json!({
-            "id": machine.id, "name": machine.name(), "status": status, "key_name": null,
-            "created": machine.visible_at.to_string(), "metadata": metadata,
-            "flavor": {"name": machine.flavor}, "flavor_name": machine.flavor, "category": order["type"],
-            "OS-EXT-AZ:availability_zone": order["availability_zone"], "zone_name": order["availability_zone"],
-            "region_name": "HaNoi", "OS-EXT-STS:task_state": machine.deletion.as_ref().map(|_| "deleting"),
-            "os-extended-volumes:volumes_attached": volumes,
-            "ip_addresses": {"LAN": [], "WAN_V4": [], "WAN_V6": []},
-            "network_plan": order["network_plan"], "billing_plan": machine.billing_plan, "locked": false,
-            "is_available": now >= machine.active_at,
-        })
+        let pod_disks: Vec<String> = attached.map(|(id, _)| id.clone()).collect();
+        machine.server_json(now, &pod_disks)
+    }
+
+    /// What has been spent so far, by server id: each second at the price that the provider estimates.
+    pub(super) fn costs(&self, now: Timestamp) -> BTreeMap<String, f64> {
+        let listed: Vec<Value> = data::legacy_flavors().into_iter().chain(self.new_flavors()).collect();
+        let cost = |machine: &Machine| {
+            let listed = listed.iter().find(|own| own["name"] == machine.flavor.as_str());
+            let flavor: Flavor = serde_json::from_value(listed?.clone()).ok()?;
+            let zone = machine.order["availability_zone"].as_str().unwrap_or_default();
+            let disk_type = machine.order["rootdisk"]["volume_type"].as_str().unwrap_or_default();
+            let price = Prices::default().hourly(&Purchase {
+                flavor: &flavor,
+                zone,
+                plan: &machine.billing_plan,
+                disk_type: if disk_type.contains("HDD") { "HDD" } else { "SSD" },
+                disk_gib: u32::try_from(machine.order["rootdisk"]["size"].as_u64()?).ok()?,
+            });
+            let end = machine.ended_at(self.options.deletion_delay).unwrap_or(now).min(now);
+            let seconds = end.duration_since(machine.visible_at).as_secs_f64().max(0.0);
+            Some(price * seconds / 3600.0)
+        };
+        let all = self.servers.values();
+        all.map(|machine| (machine.id.clone(), cost(machine).unwrap_or_default()))
+            .collect()
     }
 
     pub(super) fn servers(&self, now: Timestamp) -> Vec<SimServer> {
         let gone_after = self.options.deletion_delay;
-        let listed: Vec<Value> = data::legacy_flavors().into_iter().chain(data::new_flavors()).collect();
+        let listed: Vec<Value> = data::legacy_flavors().into_iter().chain(self.new_flavors()).collect();
         let shown = self.servers.values().filter(|machine| machine.exists(now, gone_after));
         shown
             .map(|machine| {
                 let flavor = listed.iter().find(|own| own["name"] == machine.flavor.as_str());
                 let number = |key: &str| flavor.and_then(|own| own[key].as_u64()).unwrap_or_default();
                 let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-                let runs = machine.status.is_none() && machine.fate == Fate::Lives && now >= machine.active_at;
                 SimServer {
                     id: machine.id.clone(),
-                    name: machine.name(),
+                    name: machine.name.clone(),
                     flavor: machine.flavor.clone(),
                     vcpus: number("vcpus"),
                     ram: number("ram"),
@@ -424,8 +541,8 @@ impl World {
                     image_id: text(&machine.order["os"]["id"]),
                     metadata: serde_json::from_value(machine.order["metadata"].clone()).unwrap_or_default(),
                     user_data: text(&machine.order["user_data"]),
-                    root_volume: machine.disk(),
-                    active_since: runs.then_some(machine.active_at),
+                    root_volume: machine.root_disk(),
+                    active_since: machine.is_up(now).then_some(machine.active_at),
                     terminating: machine.deletion.is_some(),
                 }
             })
@@ -436,76 +553,36 @@ impl World {
         let gone_after = self.options.deletion_delay;
         let mut leaks = Vec::new();
         for machine in self.servers.values() {
-            let (id, name) = (machine.id.clone(), machine.name());
-            if machine.exists(now, gone_after) || (machine.fate == Fate::Lives && machine.deletion.is_none()) {
+            let (id, name) = (machine.id.clone(), machine.name.clone());
+            let will_live = machine.deletion.is_none() && !matches!(machine.fate, Fate::TaskFails(_));
+            if machine.exists(now, gone_after) || will_live {
                 leaks.push(Leak::Server { id, name });
-            } else if machine.has_disk(now, gone_after) {
-                leaks.push(Leak::RootDisk {
-                    id: machine.disk(),
-                    name,
-                });
+                continue;
             }
+            let left = machine
+                .disks()
+                .into_iter()
+                .filter(|disk| machine.has_disk(disk, now, gone_after));
+            leaks.extend(left.map(|id| Leak::Disk { id, name: name.clone() }));
         }
         leaks
     }
 
-    /// Whether an injected fault answers this operation.
+    /// Whether an injected fault answers this operation. Faults that strike later come closer with every request.
     pub(super) fn faulty_answer(&mut self, operation: Operation) -> Option<Fault> {
-        self.strike(|fault| {
-            matches!(fault, Fault::Http { operation: own, .. } | Fault::LoseAnswer(own)
-                if *own == operation || *own == Operation::Any)
-        })
-    }
-}
-
-impl Machine {
-    fn name(&self) -> String {
-        self.order["name"].as_str().unwrap_or_default().to_owned()
-    }
-
-    fn disk(&self) -> String {
-        format!("root-{}", self.id)
-    }
-
-    fn exists(&self, now: Timestamp, gone_after: Duration) -> bool {
-        let shows = now >= self.visible_at && !matches!(self.fate, Fate::TaskFails(_));
-        shows
-            && self
-                .deletion
-                .as_ref()
-                .is_none_or(|deletion| now < later(deletion.at, gone_after))
-    }
-
-    fn has_disk(&self, now: Timestamp, gone_after: Duration) -> bool {
-        if self.disk_gone {
-            return false;
+        let due = self.strike(|fault| matches!(fault, Fault::Hang { after: 0, .. }));
+        if due.is_some() {
+            return due;
         }
-        match &self.deletion {
-            Some(deletion) if deletion.takes_disk => now < later(deletion.at, gone_after),
-            Some(_) | None => true,
+        for (fault, _) in &mut self.faults {
+            if let Fault::Hang { after, .. } = fault {
+                *after -= 1;
+            }
         }
-    }
-
-    fn disk_json(&self, now: Timestamp, gone_after: Duration) -> Value {
-        let exists = self.exists(now, gone_after);
-        let status = if now < self.visible_at {
-            "creating"
-        } else if exists {
-            "in-use"
-        } else {
-            "available"
-        };
-        let attachments = if exists {
-            json!([{"server_id": self.id, "device": "/dev/vda"}])
-        } else {
-            json!([])
-        };
-        // Volumes tell their time without a zone.
-        let created = self.ordered_at.to_string().trim_end_matches('Z').to_owned();
-        json!({
-            "id": self.disk(), "name": format!("{}_rootdisk", self.name()), "size": self.order["rootdisk"]["size"],
-            "volume_type": self.order["rootdisk"]["volume_type"], "status": status, "attachments": attachments,
-            "bootable": "true", "created_at": created, "snapshot_id": null,
+        self.strike(|fault| match fault {
+            Fault::Http { operation: own, .. } | Fault::LoseAnswer(own) => *own == operation || *own == Operation::Any,
+            Fault::Locked => operation == Operation::DeleteServer,
+            _ => false,
         })
     }
 }

@@ -73,6 +73,10 @@ async fn values_out_of_bounds_are_refused_by_the_api_server() {
         ("/cloudConfig/retryMaxAttempts", json!(0)),
         ("/cloudConfig/apiEndpoint", json!("http://example.com")),
         ("/tagging/tagPrefix", json!("Not A Prefix")),
+        ("/tagging/additionalTags", json!({"nodeclaim-uid": "x"})),
+        ("/cloudConfig/retryInitialDelay", json!("61s")),
+        ("/cloudConfig/retryInitialDelay", json!("0s")),
+        ("/cloudConfig/timeout", json!("6m")),
     ] {
         let mut object = world.config(json!({"region": "HN", "tagging": {}}));
         let (parent, key) = path.rsplit_once('/').expect("a path");
@@ -85,6 +89,14 @@ async fn values_out_of_bounds_are_refused_by_the_api_server() {
         json!({"rootDiskSize": 10}),
         json!({"imageSelectorTerms": [{"id": "a", "name": "b"}]}),
         json!({"bootstrap": {"mode": "UserData", "bke": {}}}),
+        json!({"tags": ["novalue"]}),
+        json!({"tags": ["karpenter-managed=false"]}),
+        json!({"tags": ["bke_cluster_id=x"]}),
+        json!({"zones": ["HN1", "HN1"]}),
+        json!({"dataDisks": [{"size": 5}]}),
+        json!({"dataDisks": [{"size": 20, "type": "TAPE"}]}),
+        json!({"warmPool": {"size": 1, "flavor": "nix.4c_8g"}}),
+        json!({"zones": ["HN1"], "placementStrategy": {"spread": {"zones": ["HN2"]}}}),
     ] {
         assert!(world.sandbox.apply(&class(spec.clone()).to_string()).is_err(), "{spec}");
     }
@@ -126,10 +138,10 @@ async fn what_a_class_names_and_the_cloud_lacks_is_named_in_its_condition() {
             "cpuVendors",
         ),
         (
-            json!({"tags": ["novalue"]}),
+            json!({"tags": ["karpenter.bizflycloud.sh/cluster=another"]}),
             "ValidationSucceeded",
             "ValidationFailed",
-            "novalue",
+            "is reserved",
         ),
         (
             json!({"bootstrap": {"mode": "UserData"}}),

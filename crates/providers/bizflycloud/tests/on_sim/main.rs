@@ -2,7 +2,9 @@
 
 mod client;
 mod conformance;
+mod crashes;
 mod environment;
+mod fleet;
 mod kinds;
 mod launching;
 mod provisioners;

@@ -1,0 +1,107 @@
+//! Undoing a launch that came to nothing: its server, or the disks that were to be its.
+
+use std::time::Duration;
+
+use karpenter_api::NodeClaim;
+use karpenter_cloud::{ClaimMark, CloudError, Deletion, clock::later};
+
+use super::{OrderAnswer, is_disk_of, names, wait::LOST_ANSWER};
+use crate::{
+    account::Account,
+    client::wire::Server,
+    metrics::DeletionReason,
+    provider::{Shared, mark_of},
+};
+
+/// A finished disk whose server does not come within this time will not get one.
+const DISK_PATIENCE: Duration = Duration::from_secs(3 * 60);
+
+impl Shared {
+    /// Undoes an unfinished launch: its server if there is one, or else the disks that were to be its.
+    pub(in crate::provider) async fn abandon(&self, claim: &NodeClaim) -> Result<Deletion, CloudError> {
+        let mark = mark_of(claim);
+        let lock = self.launching.of(&mark.uid);
+        let _one_at_a_time = lock.lock().await;
+        let accounts = match self.ground(claim).await {
+            Ok((_, account)) => vec![account],
+            // The class is gone: the launch may be in any account.
+            Err(_) => self.accounts.all().await?,
+        };
+        let order = self.orders.lock().get(&mark.uid).cloned();
+        let mut deletion = Deletion::Gone;
+        for account in accounts {
+            account.changed();
+            let servers = account.servers().await.map_err(CloudError::from)?;
+            self.open_ledger_for(&account, &servers).await?;
+            let ours = self.all_of(&account, &servers, &mark);
+            if !ours.is_empty() {
+                deletion = Deletion::InProgress;
+                for server in ours {
+                    if !server.is_terminating() {
+                        self.remove(&account, &server, DeletionReason::FailedLaunch).await?;
+                    }
+                }
+                continue;
+            }
+            if self.disks_left(&account, &servers, &mark).await? {
+                deletion = Deletion::InProgress;
+            }
+        }
+        let now = self.clock.now();
+        if deletion == Deletion::Gone
+            && let Some(order) = order
+            && order.answer == OrderAnswer::Lost
+            && now < later(order.placed_at, LOST_ANSWER)
+        {
+            // The order may still take effect.
+            return Ok(Deletion::InProgress);
+        }
+        if deletion == Deletion::Gone {
+            self.orders.lock().remove(&mark.uid);
+            self.launching.forget(&mark.uid);
+        }
+        Ok(deletion)
+    }
+
+    /// Deletes disks of a claim that will get no server; whether any is left.
+    async fn disks_left(&self, account: &Account, servers: &[Server], mark: &ClaimMark) -> Result<bool, CloudError> {
+        let volumes = account.volumes().await.map_err(CloudError::from)?;
+        let now = self.clock.now();
+        let mut left = false;
+        for name in names(mark) {
+            if servers.iter().any(|server| server.name.eq_ignore_ascii_case(&name)) {
+                continue;
+            }
+            for volume in volumes.iter() {
+                if !is_disk_of(volume, &name) || volume.is_attached() {
+                    continue;
+                }
+                left = true;
+                let is_settled = volume.created_at().is_none_or(|at| now >= later(at, DISK_PATIENCE));
+                if !volume.is_building() && is_settled {
+                    self.remove_volume(account, &volume.id).await?;
+                }
+            }
+        }
+        Ok(left)
+    }
+
+    /// Removes what a failed launch left: a server in ERROR, or disks alone.
+    pub(super) async fn clean_up(&self, account: &Account, mark: &ClaimMark, name: &str) -> Result<(), CloudError> {
+        account.changed();
+        let servers = account.servers().await.map_err(CloudError::from)?;
+        for server in self.all_of(account, &servers, mark) {
+            if !server.is_terminating() {
+                self.remove(account, &server, DeletionReason::FailedLaunch).await?;
+            }
+        }
+        let has_server = servers.iter().any(|server| server.name.eq_ignore_ascii_case(name));
+        let volumes = account.volumes().await.map_err(CloudError::from)?;
+        for volume in volumes.iter() {
+            if !has_server && is_disk_of(volume, name) && !volume.is_attached() {
+                self.remove_volume(account, &volume.id).await?;
+            }
+        }
+        Ok(())
+    }
+}
