@@ -1,7 +1,6 @@
 //! Cluster state and controllers: watches become facts, plans become effects.
 
 pub mod adoption;
-pub mod budgets;
 pub mod capacity_buffers;
 pub mod catalogs;
 pub mod claim_creation;

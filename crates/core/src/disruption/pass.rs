@@ -91,6 +91,7 @@ impl Found {
 
 impl Singleton for Disruption {
     async fn reconcile(&self) -> Result<Next> {
+        report::unreadable_budgets(&self.ctx);
         if !self.ctx.state.synced() {
             return Ok(Next::After(NOT_SYNCED));
         }

@@ -123,6 +123,17 @@ pub(super) fn exhausted_budgets(ctx: &Context, budgets: &Budgets) {
     }
 }
 
+/// Pools with a budget that cannot be read: it allows nothing, for no reason at all.
+pub(super) fn unreadable_budgets(ctx: &Context) {
+    let now = ctx.clock.now();
+    for pool in ctx.pools.list().iter().filter(|pool| ctx.managed.pool(pool)) {
+        let mut budgets = pool.spec.disruption.budgets.iter();
+        if let Some(error) = budgets.find_map(|budget| budget.allowed_disruptions(now, 1).err()) {
+            tracing::error!(NodePool = pool.name_any(), %error, "a budget cannot be read, so no node is disrupted");
+        }
+    }
+}
+
 /// One line that says what a command does: the text of logs and events.
 pub(super) fn summary(command: &Command) -> String {
     let nodes: Vec<&str> = command.candidates.iter().map(Candidate::name).collect();

@@ -4,13 +4,12 @@ use std::sync::Arc;
 
 use karpenter_engine::Catalog;
 use karpenter_engine::convert;
+use karpenter_engine::disruption::PodDisruptionBudgets;
 use karpenter_engine::model::{self, Node, Pod, ReservedCapacity, Snapshot, VolumeFacts};
 
 use super::in_flight;
-use crate::budgets::Budgets;
 use crate::context::Context;
 use crate::state::Facts;
-use crate::watch::Key;
 
 /// The cluster as it is, with every pod that needs a place now. For decisions that are not about those pods first.
 pub(crate) async fn current(ctx: &Context) -> Snapshot {
@@ -85,11 +84,13 @@ pub(super) fn movable_pods(ctx: &Context, leaving: &[Arc<Pod>]) -> Vec<Arc<Pod>>
     if leaving.is_empty() {
         return Vec::new();
     }
-    let budgets = Budgets::of(&ctx.budgets);
+    let budgets = PodDisruptionBudgets::new(
+        ctx.budgets
+            .list()
+            .iter()
+            .map(|budget| convert::pod_disruption_budget(budget)),
+    );
     let now = ctx.clock.now();
-    let can_leave = |pod: &&Arc<Pod>| {
-        let object = ctx.pods.get(&Key::namespaced(pod.namespace.clone(), &*pod.name));
-        object.is_some_and(|object| budgets.is_currently_reschedulable(&object, now))
-    };
+    let can_leave = |pod: &&Arc<Pod>| budgets.let_move(pod, now);
     leaving.iter().filter(can_leave).cloned().collect()
 }

@@ -9,7 +9,7 @@ use karpenter_cloud::fake::TypeBuilder;
 use karpenter_cloud::provider::DriftReason;
 use serde_json::{Value, json};
 
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, claim_yaml};
 
 const TAINT: &str = "karpenter.sh/disrupted";
 
@@ -326,4 +326,55 @@ async fn a_pool_that_does_not_ask_for_it_is_not_halted() {
     assert_eq!(failures(&cluster), None);
     // Nobody noted anything about pods either.
     assert!(cluster.objects().get::<Pod>("default", "web").is_some());
+}
+
+// === What users are told ===
+
+#[tokio::test]
+async fn a_move_that_a_balanced_pool_refuses_is_counted_and_nobody_is_told() {
+    let cluster = Cluster::start().await;
+    let on_demand = "requirements: [{key: karpenter.sh/capacity-type, operator: In, values: [on-demand]}, ";
+    let claim = claim_yaml("a", &cluster.pool_uid(), "expireAfter: Never").replace("requirements: [", on_demand);
+    cluster.apply(&claim).await;
+    cluster.pod_on("a", "web", "1500m", "").await;
+    cluster.events();
+    // As spot the same node costs 30 % less, for all of the pool's pods.
+    cluster
+        .open_pool(json!({"consolidateAfter": "0s", "consolidationPolicy": "Balanced", "budgets": [{"nodes": "100%"}]}))
+        .await;
+    cluster.seconds(12).await;
+    let rejected = "{decision=\"rejected\",nodepool=\"default\",policy=\"Balanced\"}";
+    assert_eq!(
+        cluster.metric(&format!("karpenter_consolidation_moves_total{rejected}")),
+        1.0
+    );
+    assert_eq!(
+        cluster.metric(&format!("karpenter_consolidation_score_count{rejected}")),
+        1.0
+    );
+    let events = cluster.events();
+    assert!(events.iter().all(|event| !event.contains("onsolidat")), "{events:?}");
+    assert!(!cluster.is_tainted("a", TAINT));
+}
+
+#[tokio::test]
+async fn a_closed_budget_of_a_pool_without_nodes_is_nothing_to_tell() {
+    let cluster = Cluster::start().await;
+    cluster
+        .apply(
+            "{apiVersion: karpenter.sh/v1, kind: NodePool, metadata: {name: idle}, spec: {limits: {nodes: '0'}, \
+             disruption: {consolidateAfter: 0s, budgets: [{nodes: '0'}]}, template: {spec: {requirements: [], \
+             nodeClassRef: {group: karpenter.test.sh, kind: TestNodeClass, name: default}}}}}",
+        )
+        .await;
+    cluster
+        .open_pool(json!({"consolidateAfter": "Never", "budgets": [{"nodes": "100%"}]}))
+        .await;
+    cluster.claim("a", "expireAfter: Never").await;
+    cluster.events();
+    drift(&cluster, "a").await;
+    cluster.seconds(30).await;
+    assert!(cluster.is_leaving("a"));
+    let events = cluster.events();
+    assert!(!events.contains(&"NodePool/DisruptionBlocked".to_owned()), "{events:?}");
 }

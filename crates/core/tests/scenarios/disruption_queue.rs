@@ -244,3 +244,61 @@ async fn a_cloud_that_cannot_say_leaves_the_condition_as_it_is() {
     cluster.minutes(20).await;
     assert_eq!(cluster.condition("a", "Drifted"), "");
 }
+
+#[tokio::test]
+async fn a_claim_that_has_not_launched_has_not_drifted() {
+    let cluster = cluster().await;
+    cluster
+        .cloud
+        .fail_when(|method| (method == Method::Create).then(|| (Moment::Before, CloudError::transient("later"))));
+    cluster.claim("a", "expireAfter: Never").await;
+    let mut conditions = serde_json::to_value(cluster.get_claim("a").unwrap().status.unwrap().conditions).unwrap();
+    conditions.as_array_mut().unwrap().push(
+        json!({"type": "Drifted", "status": "True", "reason": "Old", "message": "Old", "lastTransitionTime": "2026-01-01T00:00:00Z"}),
+    );
+    let status = json!({"status": {"conditions": conditions}});
+    cluster.objects().patch_status::<NodeClaim>("", "a", &status).unwrap();
+    cluster.seconds(2).await;
+    assert_eq!(cluster.condition("a", "Drifted"), "");
+}
+
+#[tokio::test]
+async fn a_claim_whose_pool_is_not_there_keeps_its_conditions() {
+    let cluster = cluster().await;
+    cluster.open_pool(json!({"budgets": [{"nodes": "0"}]})).await;
+    cluster.claim("a", "expireAfter: Never").await;
+    drift(&cluster, "a").await;
+    let nowhere = json!({"metadata": {"labels": {"karpenter.sh/nodepool": "nowhere"}}});
+    cluster.objects().patch::<NodeClaim>("", "a", &nowhere).unwrap();
+    let id = cluster.get_claim("a").unwrap().status.unwrap().provider_id.unwrap();
+    cluster.cloud.set_drifted(&id, None);
+    cluster.minutes(6).await;
+    assert_eq!(cluster.condition("a", "Drifted"), "True/ImageDrifted");
+}
+
+#[tokio::test]
+async fn a_replacement_that_the_watch_has_not_shown_yet_is_waited_for() {
+    let cluster = cluster().await;
+    cluster.open_pool(json!({"budgets": [{"nodes": "0"}]})).await;
+    cluster.claim("a", "expireAfter: Never").await;
+    cluster.pod_on("a", "web", "1500m", "").await;
+    drift(&cluster, "a").await;
+    for verb in ["watch", "list"] {
+        let blind = Fault::fail(503)
+            .verb(verb)
+            .resource("nodeclaims")
+            .agent(cluster.agent());
+        cluster.sandbox.faults().inject(blind);
+    }
+    cluster.sandbox.faults().drop_watches();
+    cluster.open_pool(json!({"budgets": [{"nodes": "100%"}]})).await;
+    cluster.seconds(12).await;
+    assert_eq!(cluster.claims_but(&["a"]).len(), 1);
+    assert!(cluster.is_tainted("a", TAINT) && !cluster.is_leaving("a"));
+    let failures = "karpenter_voluntary_disruption_queue_failures_total{consolidation_type=\"\",decision=\"replace\",reason=\"drifted\"}";
+    assert_eq!(cluster.metric(failures), 0.0, "it is not known to be gone");
+    cluster.sandbox.faults().clear();
+    cluster.minutes(2).await;
+    assert!(cluster.is_leaving("a"));
+    assert_eq!(cluster.claims_but(&["a"]).len(), 1);
+}

@@ -326,3 +326,66 @@ async fn the_operator_refuses_to_start_with_policies_that_cannot_be_used() {
         "legacy repair is merely off without policies"
     );
 }
+
+const DEADLINE: &str = "karpenter.sh/nodeclaim-termination-timestamp";
+
+fn deadline(cluster: &Cluster) -> Option<jiff::Timestamp> {
+    let annotations = cluster.get_claim("a")?.metadata.annotations?;
+    annotations.get(DEADLINE)?.parse().ok()
+}
+
+/// A broken node whose claim outlives its deletion, with a replacement that takes two minutes.
+async fn lingering(condition: &str, reason: &str) -> Cluster {
+    let cluster = cluster_of(0).await;
+    let finalizers = cluster.get_claim("a").unwrap().metadata.finalizers.unwrap_or_default();
+    let finalizers: Vec<String> = finalizers.into_iter().chain(["test.sh/stays".to_owned()]).collect();
+    cluster
+        .objects()
+        .patch::<karpenter_api::NodeClaim>("", "a", &json!({"metadata": {"finalizers": finalizers}}))
+        .unwrap();
+    cluster.pod_on("a", "web", "1", "").await;
+    cluster.cloud.set_boot_delay(2 * MINUTE);
+    cluster.set_condition("a", condition, "True", reason).await;
+    cluster
+}
+
+#[tokio::test]
+async fn a_drain_without_any_time_ends_when_the_deletion_was_asked_for() {
+    let cluster = lingering("Dead", "PowerLoss").await;
+    cluster.minutes(5).await;
+    let claim = cluster.get_claim("a").unwrap();
+    let deleted = claim.metadata.deletion_timestamp.unwrap().0;
+    let off = deadline(&cluster).unwrap().duration_since(deleted).abs();
+    assert!(off.as_secs() <= 1, "{off:?}: not when the replacement was ordered");
+}
+
+#[tokio::test]
+async fn an_earlier_deadline_is_kept() {
+    let cluster = lingering("Sick", "Slow").await;
+    let early = cluster.ctx.clock.now() + jiff::SignedDuration::from_mins(10);
+    let annotation = json!({"metadata": {"annotations": {DEADLINE: early.to_string()}}});
+    cluster
+        .objects()
+        .patch::<karpenter_api::NodeClaim>("", "a", &annotation)
+        .unwrap();
+    cluster.minutes(5).await;
+    assert!(cluster.is_leaving("a"));
+    assert_eq!(deadline(&cluster), Some(early));
+}
+
+#[tokio::test]
+async fn a_node_is_not_deleted_before_its_deadline_is_written() {
+    use karpenter_sandbox::faults::Fault;
+    let cluster = lingering("Sick", "Slow").await;
+    cluster.minutes(2).await;
+    assert!(!cluster.is_leaving("a"), "its replacement boots");
+    cluster
+        .sandbox
+        .faults()
+        .inject(Fault::fail(500).verb("patch").resource("nodeclaims").name("a"));
+    cluster.minutes(3).await;
+    assert!(!cluster.is_leaving("a"));
+    cluster.sandbox.faults().clear();
+    cluster.seconds(30).await;
+    assert!(cluster.is_leaving("a") && deadline(&cluster).is_some());
+}

@@ -211,4 +211,29 @@ mod tests {
             );
         }
     }
+
+    #[test]
+    fn a_budget_that_can_never_allow_anything_is_told_from_one_that_is_used_up() {
+        let never = |spec: serde_json::Value| {
+            let budget = json!({ "metadata": { "name": "b", "namespace": "a" }, "spec": spec });
+            pod_disruption_budget(&serde_json::from_value(budget).unwrap()).never_allows
+        };
+        assert!(never(json!({ "maxUnavailable": 0 })));
+        assert!(never(json!({ "maxUnavailable": "0%" })));
+        assert!(never(json!({ "minAvailable": "100%" })));
+        assert!(!never(json!({ "maxUnavailable": 1 })));
+        assert!(
+            !never(json!({ "minAvailable": 1 })),
+            "how many pods there are is not looked at"
+        );
+        assert!(!never(json!({})));
+    }
+
+    #[test]
+    fn a_budget_whose_controller_has_not_looked_at_it_allows_nothing() {
+        let budget = json!({ "metadata": { "name": "b" }, "spec": {
+            "selector": {}, "unhealthyPodEvictionPolicy": "AlwaysAllow" } });
+        let budget = pod_disruption_budget(&serde_json::from_value(budget).unwrap());
+        assert_eq!((budget.disruptions_allowed, budget.allows_unhealthy), (0, true));
+    }
 }

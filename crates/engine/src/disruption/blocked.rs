@@ -74,6 +74,11 @@ pub enum Blocked {
         pool: String,
         score: f64,
     },
+    /// Not even if nothing had to take its place, so no move was looked for.
+    NeverWorthIt {
+        pool: String,
+        score: f64,
+    },
 }
 
 impl Blocked {
@@ -93,6 +98,7 @@ impl Blocked {
                 | Blocked::DynamicPool
                 | Blocked::ScalingDown
                 | Blocked::NotWorthIt { .. }
+                | Blocked::NeverWorthIt { .. }
                 | Blocked::BudgetUsedUp { .. }
         )
     }
@@ -223,7 +229,7 @@ impl fmt::Display for Blocked {
                     "new nodes of NodePool {pool} keep failing to register, so drift waits until the NodePool or its NodeClass changes"
                 )
             }
-            Blocked::NotWorthIt { pool, score } => {
+            Blocked::NotWorthIt { pool, score } | Blocked::NeverWorthIt { pool, score } => {
                 write!(
                     f,
                     "the saving is too small for the pods it would move: score {score:.2} of at least 0.50 (NodePool {pool} is Balanced)"

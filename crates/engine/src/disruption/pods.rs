@@ -12,7 +12,7 @@ pub fn is_active(pod: &Pod) -> bool {
 /// Would need another place if its node went away. A StatefulSet's pod is only made anew once the old one is gone, so
 /// a terminating one still needs a home.
 pub fn is_reschedulable(pod: &Pod) -> bool {
-    let wanted = is_active(pod) || (pod.terminating && !pod.is_terminal() && pod.owner == Owner::StatefulSet);
+    let wanted = is_active(pod) || (pod.terminating && pod.owner == Owner::StatefulSet);
     wanted && !matches!(pod.owner, Owner::DaemonSet | Owner::Node)
 }
 

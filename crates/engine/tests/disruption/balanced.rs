@@ -143,6 +143,23 @@ fn a_saving_over_two_pools_is_split_by_their_prices_and_only_balanced_ones_judge
 }
 
 #[test]
+fn a_node_that_would_not_be_worth_it_even_for_nothing_is_not_looked_at() {
+    use karpenter_engine::disruption::Blocked;
+    let dear = balanced(fleet("d1 d4"))
+        .with_policy("default", |policy| policy.tracked_cost = 1000.0)
+        .node("a", "d4", &["500m"]);
+    let reason = dear.blocked(Method::SingleNodeConsolidation, "a");
+    assert!(matches!(reason, Some(Blocked::NeverWorthIt { .. })), "{reason:?}");
+    // A delete of this one would be worth it; the replacement that it needs saves too little.
+    let close = balanced(fleet("d3 d4")).node("a", "d4", &["2500m"]);
+    let reason = close.blocked(Method::SingleNodeConsolidation, "a");
+    assert!(
+        matches!(reason, Some(Blocked::NotWorthIt { score, .. }) if score == 0.25),
+        "{reason:?}"
+    );
+}
+
+#[test]
 fn one_pool_that_refuses_keeps_the_nodes_of_both() {
     let built = |tracked: f64| {
         fleet("d4 d8")

@@ -178,3 +178,26 @@ fn a_pending_pod_may_use_a_node_where_pods_came_or_went_lately() {
         "a's pod goes to c, the waiting one to b"
     );
 }
+
+#[test]
+fn pods_that_may_never_leave_need_no_other_place() {
+    let covered = |never_allows: bool| {
+        fleet("d2 d4")
+            .node("a", "d4", &["3"])
+            .claim_where(|claim| {
+                claim.drifted_since = Some(now() - minutes(5));
+                claim.termination_grace_period = Some(minutes(10));
+            })
+            .budget(karpenter_engine::disruption::PodDisruptionBudget {
+                namespace: "default".to_owned(),
+                name: "web".to_owned(),
+                selector: LabelSelector::labels([("app", "web")]),
+                disruptions_allowed: 0,
+                never_allows,
+                allows_unhealthy: false,
+            })
+    };
+    assert_eq!(covered(true).decides(Method::Drift), "delete a");
+    // This one is merely used up now: the pod leaves once it may.
+    assert_eq!(covered(false).decides(Method::Drift), "replace a by d4");
+}

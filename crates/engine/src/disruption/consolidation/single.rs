@@ -111,7 +111,7 @@ pub fn attempt(
     }
     if let Some(score) = totals.best_score(fleet, candidate).filter(|score| *score < THRESHOLD) {
         let pool = candidate.pool.clone();
-        return Err(Blocked::NotWorthIt { pool, score });
+        return Err(Blocked::NeverWorthIt { pool, score });
     }
     let mut command = compute(rehearsal, &[candidate], Method::SingleNodeConsolidation)?;
     command.scores = totals.score(fleet, &[candidate], command.savings);
