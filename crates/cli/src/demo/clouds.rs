@@ -65,7 +65,8 @@ async fn bizflycloud(client: &Client, clock: &Clock) -> Result<SimulatedCloud, C
     let options = SimOptions {
         volume_delay: Some(Duration::from_secs(3)),
         build_delay: Some(Duration::from_secs(4)),
-        boot_delay: Duration::from_secs(8),
+        boot_delay: Duration::from_secs(5),
+        deletion_delay: Duration::from_secs(3),
         ..SimOptions::default()
     };
     let cloud = SimulatedBizfly::start(clock.clone(), options).await?;

@@ -283,7 +283,11 @@ impl Accounts {
             Some(reference) => self.prices_of(reference).await.map_err(AccountError::Cluster)?,
             None => None,
         };
-        let prefixes = config.status.map(|status| status.tag_prefixes).unwrap_or_default();
+        let mut prefixes = config.status.map(|status| status.tag_prefixes).unwrap_or_default();
+        // As the status will have it: writing it down does not make another account.
+        if !prefixes.contains(&config.spec.tagging.tag_prefix) {
+            prefixes.push(config.spec.tagging.tag_prefix.clone());
+        }
         Ok(Source {
             origin,
             spec: config.spec,

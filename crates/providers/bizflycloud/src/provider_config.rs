@@ -107,17 +107,17 @@ pub struct CloudConfig {
     #[schemars(range(min = 1, max = 10))]
     pub retry_max_attempts: u32,
     /// The pause before the second try, up to 60s; it doubles with every further one.
-    #[schemars(extend("x-kubernetes-validations" = [schema::rule(
+    #[schemars(extend("maxLength" = 32, "x-kubernetes-validations" = [schema::rule(
         "duration(self) > duration('0s') && duration(self) <= duration('60s')", "must be more than 0s and at most 60s",
     )]))]
     pub retry_initial_delay: GoDuration,
     /// How long one try may take, 1s to 5m.
-    #[schemars(extend("x-kubernetes-validations" = [schema::rule(
+    #[schemars(extend("maxLength" = 32, "x-kubernetes-validations" = [schema::rule(
         "duration(self) >= duration('1s') && duration(self) <= duration('5m')", "must be between 1s and 5m",
     )]))]
     pub timeout: GoDuration,
     /// Calls per second.
-    #[schemars(range(min = 1, max = 1000))]
+    #[schemars(range(min = 0.1, max = 1000))]
     pub qps: f64,
     /// Calls at once.
     #[schemars(range(min = 1, max = 1000))]

@@ -25,8 +25,15 @@ pub struct SimulatedBizfly {
     world: Arc<Mutex<World>>,
     clock: Clock,
     address: SocketAddr,
-    hung: Arc<Notify>,
+    hangs: Arc<Hangs>,
     _serving: Arc<DropGuard>,
+}
+
+/// Requests that are not answered.
+#[derive(Debug, Default)]
+struct Hangs {
+    begun: Notify,
+    released: Notify,
 }
 
 /// How the cloud behaves.
@@ -138,6 +145,8 @@ pub struct SimServer {
     pub metadata: std::collections::BTreeMap<String, String>,
     pub user_data: String,
     pub root_volume: String,
+    /// When it showed.
+    pub created_at: jiff::Timestamp,
     /// Since when it runs; `None` while it is being built or after it was stopped.
     pub active_since: Option<jiff::Timestamp>,
     pub terminating: bool,
@@ -178,8 +187,8 @@ impl SimulatedBizfly {
         let address = listener.local_addr()?;
         let world = Arc::new(Mutex::new(World::new(options, format!("http://{address}"))));
         let stop = CancellationToken::new();
-        let hung = Arc::new(Notify::new());
-        let router = routes::router(world.clone(), clock.clone(), hung.clone());
+        let hangs = Arc::<Hangs>::default();
+        let router = routes::router(world.clone(), clock.clone(), hangs.clone());
         let stopped = stop.clone();
         tokio::spawn(async move {
             let serving = axum::serve(listener, router).with_graceful_shutdown(stopped.cancelled_owned());
@@ -191,7 +200,7 @@ impl SimulatedBizfly {
             world,
             clock,
             address,
-            hung,
+            hangs,
             _serving: Arc::new(stop.drop_guard()),
         })
     }
@@ -205,9 +214,10 @@ impl SimulatedBizfly {
         self.world.lock().inject(fault, often);
     }
 
-    /// Ends all faults.
+    /// Ends all faults; requests that hang are cut off.
     pub fn heal(&self) {
         self.world.lock().heal();
+        self.hangs.released.notify_waiters();
     }
 
     /// Every server that exists, those being deleted included.
@@ -223,6 +233,12 @@ impl SimulatedBizfly {
     /// Everything that was asked, without secrets in it.
     pub fn requests(&self) -> Vec<Request> {
         self.world.lock().requests().to_vec()
+    }
+
+    /// Takes an order for a server as if somebody had sent it.
+    pub fn order(&self, order: &serde_json::Value) {
+        // What is refused is not there, as with every order.
+        let _ = self.world.lock().order(std::slice::from_ref(order), self.clock.now());
     }
 
     /// A server that somebody else made; answers its id.
@@ -300,7 +316,7 @@ impl SimulatedBizfly {
 
     /// Resolves once a request hangs.
     pub async fn hung(&self) {
-        self.hung.notified().await;
+        self.hangs.begun.notified().await;
     }
 
     /// All tokens end now.

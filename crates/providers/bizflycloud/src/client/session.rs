@@ -174,6 +174,8 @@ impl Session {
             }
             Err(error) => {
                 if error.is_about_credentials() {
+                    // Whoever asks for a token now must hear of it, not get one that the API refuses.
+                    *self.current.lock() = None;
                     let waited = refused.map_or(FIRST_WAIT, |refused| (refused.waited * 2).min(LONGEST_WAIT));
                     let until = later(self.clock.now(), waited);
                     *self.refused.lock() = Some(Refused {

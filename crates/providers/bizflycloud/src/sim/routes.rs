@@ -13,10 +13,9 @@ use jiff::Timestamp;
 use karpenter_cloud::clock::{Clock, later};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
-use tokio::sync::Notify;
 
 use super::{
-    CREDENTIAL_ID, CREDENTIAL_SECRET, EMAIL, Fault, HangAt, Operation, PROJECT, data,
+    CREDENTIAL_ID, CREDENTIAL_SECRET, EMAIL, Fault, HangAt, Hangs, Operation, PROJECT, data,
     world::{Request, World},
 };
 
@@ -24,14 +23,14 @@ use super::{
 struct Cloud {
     world: Arc<Mutex<World>>,
     clock: Clock,
-    hung: Arc<Notify>,
+    hangs: Arc<Hangs>,
 }
 
 /// An answer: its status and JSON.
 type Answer = (u16, Value);
 
-pub(super) fn router(world: Arc<Mutex<World>>, clock: Clock, hung: Arc<Notify>) -> Router {
-    Router::new().fallback(handle).with_state(Cloud { world, clock, hung })
+pub(super) fn router(world: Arc<Mutex<World>>, clock: Clock, hangs: Arc<Hangs>) -> Router {
+    Router::new().fallback(handle).with_state(Cloud { world, clock, hangs })
 }
 
 /// What becomes of an answer on its way.
@@ -39,7 +38,7 @@ enum Way {
     Arrives,
     /// Cut off.
     Lost,
-    /// Never sent.
+    /// Not sent until the cloud is healed, and then cut off.
     Hangs,
 }
 
@@ -53,14 +52,14 @@ async fn handle(State(cloud): State<Cloud>, method: Method, uri: Uri, headers: H
     let (answer, retry_after, way) = answer(&cloud, &method, &uri, &headers, &body, now);
     match way {
         Way::Arrives => {}
-        Way::Lost => {
-            let broken =
-                futures::stream::once(async { Err::<Bytes, std::io::Error>(std::io::Error::other("cut off")) });
-            return Body::from_stream(broken).into_response();
-        }
+        Way::Lost => return cut_off(),
         Way::Hangs => {
-            cloud.hung.notify_one();
-            return std::future::pending().await;
+            let released = cloud.hangs.released.notified();
+            tokio::pin!(released);
+            released.as_mut().enable();
+            cloud.hangs.begun.notify_one();
+            released.await;
+            return cut_off();
         }
     }
     let status = StatusCode::from_u16(answer.0).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
@@ -77,6 +76,12 @@ async fn handle(State(cloud): State<Cloud>, method: Method, uri: Uri, headers: H
             .insert("retry-after", seconds.to_string().parse().expect("digits"));
     }
     response
+}
+
+/// An answer that breaks off.
+fn cut_off() -> Response {
+    let broken = futures::stream::once(async { Err::<Bytes, std::io::Error>(std::io::Error::other("cut off")) });
+    Body::from_stream(broken).into_response()
 }
 
 /// What the cloud answers, recorded.

@@ -542,6 +542,7 @@ impl World {
                     metadata: serde_json::from_value(machine.order["metadata"].clone()).unwrap_or_default(),
                     user_data: text(&machine.order["user_data"]),
                     root_volume: machine.root_disk(),
+                    created_at: machine.visible_at,
                     active_since: machine.is_up(now).then_some(machine.active_at),
                     terminating: machine.deletion.is_some(),
                 }

@@ -1,6 +1,6 @@
 //! The controller is killed at every HTTP exchange of a launch and of a termination: nothing is leaked, nothing made twice.
 
-use std::time::Duration;
+use std::{collections::VecDeque, time::Duration};
 
 use karpenter_bizflycloud::{
     BizflyCloudProvider,
@@ -11,8 +11,8 @@ use serde_json::json;
 
 use crate::environment::{Setting, World, claim};
 
-/// More exchanges than either operation needs.
-const MOST: usize = 40;
+/// The points at which the controller is killed: after every exchange, and before those that change something.
+struct Points(VecDeque<(usize, HangAt)>);
 
 async fn world() -> World {
     World::with(Setting {
@@ -29,20 +29,33 @@ async fn world() -> World {
     .await
 }
 
-fn points() -> impl Iterator<Item = (usize, HangAt)> {
-    (0..MOST).flat_map(|after| [(after, HangAt::BeforeEffect), (after, HangAt::AfterEffect)])
-}
+impl Points {
+    fn new() -> Self {
+        Self([(0, HangAt::AfterEffect)].into())
+    }
 
-/// Kills the controller when the request after `after` others hangs; `false` if the work was done before that.
-async fn is_killed(world: &World, point: (usize, HangAt), work: impl Future<Output = ()>) -> bool {
-    let (after, when) = point;
-    world.cloud.inject(Fault::Hang { after, when }, Often::Times(1));
-    let killed = tokio::select! {
-        () = work => false,
-        () = world.cloud.hung() => true,
-    };
-    world.cloud.heal();
-    killed
+    fn next(&mut self) -> Option<(usize, HangAt)> {
+        self.0.pop_front()
+    }
+
+    /// Kills the controller when the request after some others hangs; `false` if the work was done before that.
+    async fn kill(&mut self, world: &World, point: (usize, HangAt), work: impl Future<Output = ()>) -> bool {
+        let (after, when) = point;
+        world.cloud.inject(Fault::Hang { after, when }, Often::Times(1));
+        let killed = tokio::select! {
+            () = work => false,
+            () = world.cloud.hung() => true,
+        };
+        world.cloud.heal();
+        if killed && when == HangAt::AfterEffect {
+            let asked = world.cloud.requests().pop().expect("the one that hangs");
+            if asked.method != "GET" {
+                self.0.push_back((after, HangAt::BeforeEffect));
+            }
+            self.0.push_back((after + 1, HangAt::AfterEffect));
+        }
+        killed
+    }
 }
 
 async fn abandon(world: &World, provider: &BizflyCloudProvider, claim: &karpenter_api::NodeClaim) {
@@ -58,12 +71,14 @@ async fn abandon(world: &World, provider: &BizflyCloudProvider, claim: &karpente
 #[tokio::test]
 async fn a_launch_killed_at_any_exchange_is_continued_with_one_server() {
     let world = world().await;
-    let mut killed = 0;
-    for (number, point) in (1..).zip(points()) {
+    let (mut points, mut killed, mut number) = (Points::new(), 0, 0);
+    while let Some(point) = points.next() {
+        number += 1;
         let own = world.stored(&claim(number, json!([])));
         let doomed = world.new_provider();
         let launch = async { drop(doomed.create(&own).await.expect("launched")) };
-        if !is_killed(&world, point, launch).await {
+        if !points.kill(&world, point, launch).await {
+            // It was done before: there are no more points.
             break;
         }
         drop(doomed);
@@ -93,12 +108,13 @@ async fn a_launch_killed_at_any_exchange_is_continued_with_one_server() {
 #[tokio::test]
 async fn a_launch_killed_at_any_exchange_is_undone_without_a_trace() {
     let world = world().await;
-    let mut killed = 0;
-    for (number, point) in (1..).zip(points()) {
+    let (mut points, mut killed, mut number) = (Points::new(), 0, 0);
+    while let Some(point) = points.next() {
+        number += 1;
         let own = world.stored(&claim(number, json!([])));
         let doomed = world.new_provider();
         let launch = async { drop(doomed.create(&own).await.expect("launched")) };
-        let was_killed = is_killed(&world, point, launch).await;
+        let was_killed = points.kill(&world, point, launch).await;
         drop(doomed);
         abandon(&world, &world.new_provider(), &own).await;
         world.clock.sleep(Duration::from_secs(300)).await;
@@ -117,11 +133,12 @@ async fn a_launch_killed_at_any_exchange_is_undone_without_a_trace() {
 #[tokio::test]
 async fn a_termination_killed_at_any_exchange_is_completed_with_all_disks() {
     let world = world().await;
-    let mut killed = 0;
-    for (number, point) in (1..).zip(points()) {
+    let (mut points, mut killed, mut number) = (Points::new(), 0, 0);
+    while let Some(point) = points.next() {
+        number += 1;
         let claim = world.launch(number, json!([])).await;
         let doomed = world.new_provider();
-        let was_killed = is_killed(&world, point, world.terminate(&doomed, &claim)).await;
+        let was_killed = points.kill(&world, point, world.terminate(&doomed, &claim)).await;
         drop(doomed);
         world.terminate(&world.new_provider(), &claim).await;
         assert_eq!(world.cloud.leaks(), [], "{point:?}");
@@ -141,13 +158,14 @@ async fn a_killed_launch_whose_claim_is_gone_is_collected_with_its_disks() {
     use karpenter_cloud::garbage_collection::{GarbageCollector, KnownClaims};
 
     let world = world().await;
-    let mut killed = 0;
-    for (number, point) in (1..).zip(points()) {
+    let (mut points, mut killed, mut number) = (Points::new(), 0, 0);
+    while let Some(point) = points.next() {
+        number += 1;
         // The claim is not in the cluster: only garbage collection can find the server.
         let forgotten = claim(number, json!([]));
         let doomed = world.new_provider();
         let launch = async { drop(doomed.create(&forgotten).await.expect("launched")) };
-        let was_killed = is_killed(&world, point, launch).await;
+        let was_killed = points.kill(&world, point, launch).await;
         drop(doomed);
         let restarted = world.new_provider();
         let mut collector = GarbageCollector::new(restarted.caution());

@@ -1,10 +1,15 @@
 //! The provider over the simulated BizFly Cloud.
 
 mod client;
+mod collection;
 mod conformance;
 mod crashes;
+mod doctor;
 mod environment;
+mod errors;
 mod fleet;
 mod kinds;
 mod launching;
+mod offers;
 mod provisioners;
+mod warm;

@@ -1,0 +1,235 @@
+//! What is offered and chosen: zones, plans, disks, prices, and a catalogue that can't be read.
+
+use std::time::Duration;
+
+use karpenter_api::{
+    Requirements,
+    labels::{CAPACITY_TYPE, INSTANCE_TYPE, ZONE},
+    requirement::Operator,
+};
+use karpenter_bizflycloud::{
+    BizflyCloudProvider, Settings,
+    sim::{self, Fault, Often, Operation},
+};
+use karpenter_cloud::CloudProvider;
+use serde_json::{Value, json};
+
+use crate::environment::{Setting, World, claim, class, pool};
+
+async fn with_class(spec: Value) -> World {
+    World::with(Setting {
+        class: Some(spec),
+        ..Setting::default()
+    })
+    .await
+}
+
+fn last_order(world: &World) -> Value {
+    let requests = world.cloud.requests();
+    let order = requests
+        .iter()
+        .rfind(|request| request.method == "POST" && request.path.ends_with("/servers"));
+    order.expect("ordered").body[0].clone()
+}
+
+#[tokio::test]
+async fn a_volume_pins_its_pod_to_a_zone_by_the_csi_drivers_label() {
+    let world = World::start().await;
+    for (number, key) in [
+        (1, "topology.volume.csi.bizflycloud.vn/zone"),
+        (2, "topology.fs.csi.bizflycloud.vn/zone"),
+    ] {
+        let pinned = json!([{"key": key, "operator": "In", "values": ["HN2"]}]);
+        let made = world.provider.create(&claim(number, pinned)).await.expect("launched");
+        assert_eq!(made.labels[ZONE], "HN2");
+    }
+}
+
+#[tokio::test]
+async fn a_pool_that_wants_hdd_gets_the_volume_type_of_its_tier() {
+    let world = with_class(json!({"diskTypes": ["SSD", "HDD"]})).await;
+    let wanted = json!([
+        {"key": "karpenter.bizflycloud.com/disk-type", "operator": "In", "values": ["HDD"]},
+        {"key": "karpenter.bizflycloud.com/node-category", "operator": "In", "values": ["enterprise"]},
+    ]);
+    let made = world.provider.create(&claim(1, wanted)).await.expect("launched");
+    assert_eq!(last_order(&world)["rootdisk"]["volume_type"], "ENTERPRISE-HDD1");
+    assert_eq!(made.labels["karpenter.bizflycloud.com/disk-type"], "HDD");
+}
+
+#[tokio::test]
+async fn a_pool_with_an_old_capacity_type_is_paid_by_subscription_and_does_not_drift() {
+    let world = World::start().await;
+    let requirements = json!([{"key": CAPACITY_TYPE, "operator": "In", "values": ["saving_plan"]}]);
+    let own = pool(requirements.clone());
+    world.apply(&serde_json::to_value(&own).expect("plain data"));
+    let types = world.provider.instance_types(&own).await.expect("types");
+    assert!(
+        types
+            .iter()
+            .any(|own| own.offerings.iter().any(|offering| offering.available))
+    );
+    let made = world
+        .provider
+        .create(&claim(1, requirements.clone()))
+        .await
+        .expect("launched");
+    assert_eq!(last_order(&world)["billing_plan"], "saving_plan");
+    assert_eq!(made.labels["karpenter.bizflycloud.com/billing-plan"], "saving_plan");
+    let rules = world.provider.extend_label_rules(Default::default());
+    let asked = Requirements::from_wire(&rules, &own.spec.template.spec.requirements);
+    assert!(
+        asked
+            .get(CAPACITY_TYPE)
+            .expect("asked")
+            .has(&made.labels[CAPACITY_TYPE]),
+        "no requirement drift"
+    );
+    let advice = world.provider.validate_node_pool(&own).await.expect("judged");
+    assert_eq!(advice[0].reason, "DeprecatedCapacityType");
+}
+
+#[tokio::test]
+async fn a_launch_answers_every_label_that_its_type_defines() {
+    let world = World::start().await;
+    let made = world.provider.create(&claim(1, json!([]))).await.expect("launched");
+    let types = world.provider.instance_types(&pool(json!([]))).await.expect("types");
+    let own = types
+        .iter()
+        .find(|own| own.name == made.labels[INSTANCE_TYPE])
+        .expect("listed");
+    for requirement in own.requirements.iter() {
+        match made.labels.get(requirement.key()) {
+            Some(value) => assert!(requirement.has(value), "{}: {value}", requirement.key()),
+            None => assert_eq!(
+                requirement.operator(),
+                Operator::DoesNotExist,
+                "{} is missing",
+                requirement.key()
+            ),
+        }
+    }
+}
+
+#[tokio::test]
+async fn prices_of_a_config_map_change_the_choice_and_nonsense_changes_nothing() {
+    let world = World::start().await;
+    let prices = |text: &str| {
+        json!({
+            "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "prices", "namespace": "default"},
+            "data": {"prices.json": text},
+        })
+    };
+    world.apply(&prices(
+        r#"[{"flavor": "nix.16c_32g", "zone": "HN2", "hour": 0.01, "diskGiBHour": {"SSD": 0}}]"#,
+    ));
+    let pricing = json!({"source": "ConfigMap", "configMapRef": {"name": "prices", "namespace": "default"}});
+    world.apply(&world.config(json!({"region": "HN", "pricing": pricing})));
+    world.clock.sleep(Duration::from_secs(3)).await;
+    let made = world.provider.create(&claim(1, json!([]))).await.expect("launched");
+    assert_eq!(
+        (made.labels[INSTANCE_TYPE].as_str(), made.labels[ZONE].as_str()),
+        ("nix.16c_32g", "HN2")
+    );
+    world.apply(&prices("{not json"));
+    world.clock.sleep(Duration::from_secs(3)).await;
+    world.provider.reconcile_classes().await;
+    let made = world.provider.create(&claim(2, json!([]))).await.expect("launched");
+    assert_eq!(made.labels[INSTANCE_TYPE], "nix.16c_32g", "the previous prices hold");
+    assert_eq!(world.events("InvalidPrices").len(), 1);
+}
+
+#[tokio::test]
+async fn a_catalogue_that_cannot_be_read_is_served_for_an_hour_and_then_no_more() {
+    let world = World::start().await;
+    let own = pool(json!([]));
+    let before = world.provider.instance_types(&own).await.expect("types").len();
+    let down = Fault::Http {
+        operation: Operation::Any,
+        status: 503,
+        body: String::new(),
+        retry_after: None,
+    };
+    world.cloud.inject(down, Often::Always);
+    world.clock.sleep(Duration::from_secs(20 * 60)).await;
+    assert_eq!(
+        world.provider.instance_types(&own).await.expect("old ones").len(),
+        before
+    );
+    let stale = world.metric("catalog_stale_seconds", &["default/flavors"]);
+    assert!((800.0..1300.0).contains(&stale), "{stale}");
+    world.clock.sleep(Duration::from_secs(2 * 3600)).await;
+    world.provider.instance_types(&own).await.expect_err("too old");
+    world
+        .provider
+        .create(&claim(1, json!([])))
+        .await
+        .expect_err("nothing is launched");
+}
+
+#[tokio::test]
+async fn a_class_other_than_default_is_honoured() {
+    let world = World::start().await;
+    let mut other = class(json!({"rootDiskSize": 100, "nodeCategories": ["enterprise"]}));
+    other["metadata"]["name"] = json!("other");
+    world.apply(&other);
+    world.provider.reconcile_classes().await;
+    let mut own = claim(1, json!([]));
+    own.spec.node_class_ref.name = "other".to_owned();
+    let made = world.provider.create(&own).await.expect("launched");
+    assert_eq!(last_order(&world)["rootdisk"]["size"], 100);
+    assert_eq!(made.labels["karpenter.bizflycloud.com/node-category"], "enterprise");
+}
+
+#[tokio::test]
+async fn servers_of_a_pool_spread_over_zones_of_equal_price() {
+    let world = World::start().await;
+    let wanted = json!([{"key": INSTANCE_TYPE, "operator": "In", "values": ["nix.4c_8g"]}]);
+    let mut zones = Vec::new();
+    for number in 1..=4 {
+        let made = world
+            .provider
+            .create(&claim(number, wanted.clone()))
+            .await
+            .expect("launched");
+        zones.push(made.labels[ZONE].clone());
+    }
+    zones.sort();
+    assert_eq!(zones, ["HN1", "HN1", "HN2", "HN2"]);
+}
+
+#[tokio::test]
+async fn the_environment_stands_in_for_a_missing_provider_config() {
+    let world = World::with(Setting {
+        class: None,
+        ..Setting::default()
+    })
+    .await;
+    let objects = world.sandbox.objects();
+    objects
+        .delete::<karpenter_bizflycloud::ProviderConfig>("", "default", &Default::default())
+        .expect("deleted");
+    let base = crate::environment::settings(&world.in_flight);
+    let url = world.cloud.url();
+    let variables = [
+        ("BIZFLY_CLOUD_EMAIL", sim::EMAIL),
+        ("BIZFLY_CLOUD_PASSWORD", sim::PASSWORD),
+        ("BIZFLY_CLOUD_REGION", "HN1"),
+        ("BIZFLY_CLOUD_API_URL", url.as_str()),
+    ];
+    let environment = Settings::from_lookup(|name| {
+        let found = variables.iter().find(|(own, _)| *own == name);
+        found.map(|(_, value)| (*value).to_owned())
+    })
+    .environment;
+    let provider = BizflyCloudProvider::new(
+        world.sandbox.client(),
+        world.clock.clone(),
+        Settings { environment, ..base },
+    );
+    world.apply(&class(json!({})));
+    provider.reconcile_classes().await;
+    assert_eq!(world.condition("Ready").0, "True", "{:#?}", world.class().status);
+    assert_eq!(world.class().status.expect("a status").zones, ["HN1", "HN2"]);
+    provider.create(&claim(1, json!([]))).await.expect("launched");
+}
