@@ -279,7 +279,7 @@ async fn a_rollout_whose_nodes_do_not_register_halts_until_something_changes() {
     cluster.minutes(24).await;
     let halted = started(&cluster, "replace", "drifted", "");
     assert!(cluster.events().contains(&"NodePool/DriftHalted".to_owned()));
-    cluster.minutes(60).await;
+    cluster.minutes(25).await;
     assert_eq!(started(&cluster, "replace", "drifted", ""), halted, "no more are tried");
     assert!(
         halted <= 3.0,
@@ -289,7 +289,7 @@ async fn a_rollout_whose_nodes_do_not_register_halts_until_something_changes() {
 
     // What was counted outlives the process.
     cluster.restart().await;
-    cluster.minutes(20).await;
+    cluster.minutes(12).await;
     assert!(cluster.claims_but(&["a"]).is_empty());
 
     // Another NodeClass is another rollout.
@@ -321,8 +321,8 @@ async fn a_node_that_registers_ends_the_count() {
 async fn a_pool_that_does_not_ask_for_it_is_not_halted() {
     let cluster = failing_rollout().await;
     annotate_pool(&cluster, json!({"karpenter.sh/drift-halt-after": null}));
-    cluster.minutes(60).await;
-    assert!(started(&cluster, "replace", "drifted", "") > 4.0);
+    cluster.minutes(35).await;
+    assert!(started(&cluster, "replace", "drifted", "") > 3.0);
     assert_eq!(failures(&cluster), None);
     // Nobody noted anything about pods either.
     assert!(cluster.objects().get::<Pod>("default", "web").is_some());

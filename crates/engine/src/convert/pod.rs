@@ -238,6 +238,25 @@ mod tests {
     }
 
     #[test]
+    fn a_disruption_cost_that_cannot_be_read_is_nothing_and_hides_the_deletion_cost() {
+        let costs = |own: serde_json::Value| {
+            let pod = pod(json!({ "annotations": own }));
+            (pod.disruption_cost, pod.deletion_cost)
+        };
+        let deletion = "controller.kubernetes.io/pod-deletion-cost";
+        assert_eq!(costs(json!({ deletion: "100" })), (None, 100));
+        assert_eq!(
+            costs(json!({ deletion: "100", "karpenter.sh/disruption-cost": "much" })),
+            (Some(0), 100)
+        );
+        assert_eq!(
+            costs(json!({ "karpenter.sh/disruption-cost": "99999999999" })).0,
+            Some(0),
+            "no int32"
+        );
+    }
+
+    #[test]
     fn a_pod_that_avoids_node_pools_has_that_problem() {
         let (_, problems) = take(
             json!({ "metadata": { "name": "x" }, "spec": { "containers": [], "affinity": { "nodeAffinity": {

@@ -110,3 +110,12 @@ fn consolidate_after_never_keeps_empty_nodes() {
         Some(Blocked::ConsolidationDisabled)
     );
 }
+
+#[test]
+fn a_buffer_keeps_the_node_that_it_sits_on_and_no_other() {
+    let built = fleet("s2")
+        .node("a", "s2", &[])
+        .standing(|standing| standing.holds_buffer_pods = true)
+        .node("b", "s2", &[]);
+    assert_eq!(built.decides(Method::Emptiness), "delete b");
+}
