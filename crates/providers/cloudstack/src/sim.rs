@@ -30,7 +30,12 @@ pub use machines::{Machine, MachineState};
 pub use seed::Seed;
 pub use state::{Call, Latency, Role, Settings};
 
+use machines::VolumeFate;
 use state::State;
+
+/// The pod and cluster that every host is in.
+const POD: &str = "aff5f7c4-5843-4acb-b1e5-d18bafffbb5a";
+const CLUSTER: &str = "2b92a035-fad8-45ec-85ac-ae5ff68276d9";
 
 /// A running simulated CloudStack; it ends when the last handle is dropped.
 #[derive(Clone, Debug)]
@@ -154,7 +159,7 @@ impl Simulator {
     /// Names of the volumes that exist, with the machine each is attached to.
     pub fn volumes(&self) -> Vec<(String, Option<String>)> {
         let state = self.shared.world.state.lock();
-        let volumes = state.volumes.iter().filter(|own| !own.removed);
+        let volumes = state.volumes.iter().filter(|own| own.fate == VolumeFate::Kept);
         volumes.map(|own| (own.name.clone(), own.machine.clone())).collect()
     }
 
@@ -243,6 +248,25 @@ impl Operator<'_> {
         if let Some(own) = self.state.accounts.iter_mut().find(|own| own.name == account) {
             secret.clone_into(&mut own.secret_key);
         }
+    }
+
+    /// Locks the user of an account out.
+    pub fn disable(&mut self, account: &str) {
+        for own in self.state.accounts.iter_mut().filter(|own| own.name == account) {
+            own.is_enabled = false;
+        }
+    }
+
+    /// Lets the user of an account in again.
+    pub fn enable(&mut self, account: &str) {
+        for own in self.state.accounts.iter_mut().filter(|own| own.name == account) {
+            own.is_enabled = true;
+        }
+    }
+
+    /// Takes back the limits of all domains.
+    pub fn lift_domain_limits(&mut self) {
+        self.state.domain_limits.clear();
     }
 
     /// Fails every job that runs, as a restart of the management server does.

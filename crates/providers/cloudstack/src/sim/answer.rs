@@ -98,6 +98,38 @@ impl Refusal {
     }
 }
 
+/// The same answer for those who do not ask for JSON; empty lists have no elements there.
+pub(super) fn xml(answered: &Value, version: &str) -> String {
+    let mut text = "<?xml version=\"1.0\" encoding=\"UTF-8\"?>".to_owned();
+    for (name, inner) in answered.as_object().into_iter().flatten() {
+        text.push_str(&format!("<{name} cloud-stack-version=\"{version}\">"));
+        elements(&mut text, inner);
+        text.push_str(&format!("</{name}>"));
+    }
+    text
+}
+
+fn elements(text: &mut String, value: &Value) {
+    for (name, value) in value.as_object().into_iter().flatten() {
+        let items = match value {
+            Value::Array(items) => items.as_slice(),
+            single => std::slice::from_ref(single),
+        };
+        for item in items {
+            text.push_str(&format!("<{name}>"));
+            match item {
+                Value::Object(_) => elements(text, item),
+                Value::String(own) => {
+                    let own = own.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
+                    text.push_str(&own);
+                }
+                other => text.push_str(&other.to_string()),
+            }
+            text.push_str(&format!("</{name}>"));
+        }
+    }
+}
+
 /// A page of a list: nothing at all if there is nothing, only the count past the end.
 pub(super) fn list(object: &str, all: Vec<Value>, page: Page) -> Value {
     let count = all.len();

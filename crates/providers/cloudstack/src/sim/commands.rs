@@ -1,7 +1,10 @@
 //! The commands of the API.
 
+mod accounts;
+mod creation;
 mod deploy;
 mod discovery;
+mod infrastructure;
 mod machines;
 mod resources;
 
@@ -63,6 +66,12 @@ pub(super) fn least_role(command: &str) -> Option<Role> {
         | "quotaIsEnabled"
         | "quotaTariffList"
         | "getApiLimit"
+        | "createNetwork"
+        | "createProject"
+        | "createTemplate"
+        | "createSecurityGroup"
+        | "authorizeSecurityGroupIngress"
+        | "registerUserData"
         | "registerSSHKeyPair" => Some(Role::User),
         "listHosts" | "listCapacity" | "updateResourceLimit" | "createZone" => Some(Role::RootAdmin),
         _ => None,
@@ -89,13 +98,15 @@ pub(super) fn run(state: &mut State, command: &str, account: &Account, params: &
         "listSSHKeyPairs" => discovery::key_pairs(state, &asked),
         "listUserData" => discovery::user_data(state, &asked),
         "listInstanceGroups" => discovery::instance_groups(state, &asked),
-        "listAccounts" => discovery::accounts(state, &asked),
-        "listProjects" => discovery::projects(state, &asked),
-        "listResourceLimits" => discovery::resource_limits(state, &asked),
-        "listHosts" => discovery::hosts(state, &asked),
+        "listAccounts" => accounts::accounts(state, &asked),
+        "listProjects" => accounts::projects(state, &asked),
+        "listResourceLimits" => accounts::resource_limits(state, &asked),
+        "updateResourceLimit" => accounts::update_limit(state, &asked),
+        "listHosts" => infrastructure::hosts(state, &asked),
+        "listCapacity" => infrastructure::capacity(state, &asked),
         "quotaIsEnabled" => Ok(json!({"isenabled": {"isenabled": state.settings.tariffs.is_some()}})),
         "quotaTariffList" => discovery::tariffs(state),
-        "getApiLimit" => discovery::api_limit(state),
+        "getApiLimit" => accounts::api_limit(state, &asked),
         "deployVirtualMachine" => deploy::deploy(state, &asked),
         "listVirtualMachines" => machines::list_machines(state, &asked),
         "startVirtualMachine"
@@ -115,7 +126,12 @@ pub(super) fn run(state: &mut State, command: &str, account: &Account, params: &
         "createAffinityGroup" => resources::create_affinity_group(state, &asked),
         "deleteAffinityGroup" => resources::delete_affinity_group(state, &asked),
         "registerSSHKeyPair" => resources::register_key_pair(state, &asked),
-        "updateResourceLimit" => resources::update_limit(state, &asked),
+        "createNetwork" => creation::network(state, &asked),
+        "createProject" => creation::project(state, &asked),
+        "createTemplate" => creation::template(state, &asked),
+        "createSecurityGroup" => creation::security_group(state, &asked),
+        "authorizeSecurityGroupIngress" => creation::ingress_rule(state, &asked),
+        "registerUserData" => creation::user_data(state, &asked),
         _ => Err(Refusal::invalid(format!("{command} is not simulated"))),
     }
 }
@@ -136,10 +152,14 @@ impl Asked<'_> {
             (Some(_), Some(-1)) => Err(Refusal::invalid(
                 "Can't specify page parameter when pagesize is -1 (Unlimited)",
             )),
-            (None, Some(_)) => Err(Refusal::invalid(
+            (None, Some(_)) => Err(Refusal::new(
+                431,
+                9999,
                 "\"page\" parameter is required when \"pagesize\" is specified",
             )),
-            (Some(_), None) => Err(Refusal::invalid(
+            (Some(_), None) => Err(Refusal::new(
+                431,
+                9999,
                 "\"pagesize\" parameter is required when \"page\" is specified",
             )),
             (Some(number), Some(size)) => {
@@ -200,6 +220,20 @@ impl Asked<'_> {
             });
         }
         Ok(Some(wanted.to_owned()))
+    }
+
+    /// The value of a parameter that the command cannot do without.
+    fn required(&self, param: &str) -> Result<&str, Refusal> {
+        self.params.text(param).ok_or_else(|| {
+            Refusal::new(
+                431,
+                9999,
+                format!(
+                    "Unable to execute API command {} due to missing parameter {param}",
+                    self.command.to_lowercase()
+                ),
+            )
+        })
     }
 
     fn accepted(&self, job: String) -> Value {

@@ -5,7 +5,7 @@ use karpenter_cloud::clock::later;
 use serde_json::{Value, json};
 
 use super::{
-    machines::MachineState,
+    machines::{MachineState, VolumeFate},
     render,
     state::{Placement, Role, State, date, new_id},
 };
@@ -89,6 +89,11 @@ pub(super) enum Work {
     Volume {
         id: String,
     },
+    /// Nothing but the object that was made at once, as (name of the object, the object).
+    Told {
+        object: &'static str,
+        value: Value,
+    },
 }
 
 impl Work {
@@ -117,6 +122,21 @@ impl State {
         takes: std::time::Duration,
         now: Timestamp,
     ) -> String {
+        self.schedule_as(None, account, class, instance, work, takes, now)
+    }
+
+    /// As [`schedule`](Self::schedule), under an id that the caller may have chosen.
+    #[expect(clippy::too_many_arguments, reason = "a job is all of them")]
+    pub(super) fn schedule_as(
+        &mut self,
+        custom: Option<String>,
+        account: &str,
+        class: &str,
+        instance: Option<(&'static str, String)>,
+        work: Work,
+        takes: std::time::Duration,
+        now: Timestamp,
+    ) -> String {
         let mut start = now;
         if let Some(machine) = work.machine() {
             let pending = self
@@ -125,7 +145,7 @@ impl State {
                 .filter(|job| job.outcome.is_none() && job.work.machine() == Some(machine));
             start = pending.map(|job| job.due).fold(start, Timestamp::max);
         }
-        let id = new_id();
+        let id = custom.unwrap_or_else(new_id);
         self.jobs.push(Job {
             id: id.clone(),
             class: class.to_owned(),
@@ -179,6 +199,7 @@ impl State {
                 && machine.state == MachineState::Stopped
             {
                 machine.state = MachineState::Starting;
+                machine.updated = Some(now);
             }
         }
     }
@@ -205,11 +226,15 @@ impl State {
             stopped.extend(job.work.machine().map(str::to_owned));
         }
         for id in stopped {
+            // The host that had been chosen stays written down.
+            let host = self.machine(&id).and_then(|machine| self.place(machine).ok());
             if let Some(machine) = self.machine_mut(&id)
                 && machine.state == MachineState::Starting
             {
                 machine.state = MachineState::Stopped;
                 machine.updated = Some(now);
+                machine.host = host;
+                machine.first_ran.get_or_insert(now);
             }
         }
     }
@@ -239,16 +264,10 @@ impl State {
                 }
             }
             Work::Start { machine } => self.start_again(&machine, job, at, is_admin),
-            Work::Stop { machine } => {
-                if let Some(own) = self.machine_mut(&machine)
-                    && own.state == MachineState::Running
-                {
-                    own.state = MachineState::Stopped;
-                    own.host = None;
-                    own.updated = Some(at);
-                }
-                self.told(&machine, job)
-            }
+            Work::Stop { machine } => match self.stop(&machine, at) {
+                Ok(()) => self.told(&machine, job),
+                Err((code, text)) => Outcome::Failure(code, text),
+            },
             Work::Reboot { machine } => {
                 let Some(own) = self.machine(&machine) else {
                     return Outcome::Lost;
@@ -306,6 +325,8 @@ impl State {
                     );
                 }
                 own.machine = Some(machine);
+                own.attached = Some(at);
+                own.is_on_storage = true;
                 own.device = i64::try_from(devices).unwrap_or_default();
                 self.volume_told(&volume, job)
             }
@@ -319,10 +340,11 @@ impl State {
                         "Please specify a volume that is not attached to any VM.".to_owned(),
                     );
                 }
-                own.removed = true;
+                own.fate = VolumeFate::Gone;
                 self.volume_told(&volume, job)
             }
             Work::Volume { id } => self.volume_told(&id, job),
+            Work::Told { object, value } => Outcome::Success(json!({object: value})),
         }
     }
 
@@ -330,7 +352,7 @@ impl State {
         let Some(own) = self.volumes.iter().find(|own| own.id == id) else {
             return Outcome::Lost;
         };
-        let mut volume = render::volume(self, own);
+        let mut volume = render::volume(self, own, Role::User);
         volume["jobid"] = json!(job.id);
         volume["jobstatus"] = json!(0);
         Outcome::Success(json!({"volume": volume}))
@@ -343,9 +365,54 @@ impl State {
         };
         let role = self.account(&job.account).map_or(Role::User, |own| own.role);
         let mut shown = render::machine(self, found, &render::Details::result(), role);
+        // Statistics are shown as soon as they were collected once, whatever the machine does now.
+        if found
+            .first_ran
+            .is_some_and(|at| later(at, render::COLLECTED) <= job.due)
+        {
+            render::statistics(&mut shown);
+        }
         shown["jobid"] = json!(job.id);
         shown["jobstatus"] = json!(0);
         Outcome::Success(json!({"virtualmachine": shown}))
+    }
+
+    fn stop(&mut self, id: &str, at: Timestamp) -> Result<(), (u16, String)> {
+        let fails = self.settings.stops_fail;
+        let Some(own) = self.machine_mut(id).filter(|own| !own.removed) else {
+            let number = self.machine(id).map(|own| own.number).unwrap_or_default();
+            return Err((431, format!("unable to find a virtual machine with id {number}")));
+        };
+        if own.state != MachineState::Running {
+            return Ok(());
+        }
+        if fails {
+            let text = format!(
+                "Unable to stop VM instance {{\"id\":{},\"instanceName\":\"i-3-{}-VM\",\"state\":\"Running\",\"type\":\"User\",\"uuid\":\"{}\"}}",
+                own.number, own.number, own.id
+            );
+            return Err((530, text));
+        }
+        own.state = MachineState::Stopped;
+        own.host = None;
+        own.updated = Some(at);
+        own.details
+            .insert("Message.ReservedCapacityFreed.Flag".to_owned(), "false".to_owned());
+        for nic in &mut own.nics {
+            nic.bound = false;
+        }
+        Ok(())
+    }
+
+    /// Whether another job of the machine was still running when this one was accepted.
+    fn waited(&self, job: &Job) -> bool {
+        let machine = job.work.machine();
+        let mut others = self.jobs.iter().filter(|other| other.id != job.id);
+        others.any(|other| {
+            other.work.machine() == machine
+                && other.created <= job.created
+                && other.completed.is_some_and(|at| at > job.created)
+        })
     }
 
     fn start(&mut self, id: &str, at: Timestamp, is_admin: bool) -> Result<(), (u16, String)> {
@@ -353,8 +420,14 @@ impl State {
             return Err((431, format!("unable to find a virtual machine with id {id}")));
         };
         let told = format!(
-            "{{\"id\":{},\"instanceName\":\"i-3-{}-VM\",\"state\":\"Stopped\",\"type\":\"User\",\"uuid\":\"{}\"}}",
-            machine.number, machine.number, machine.id
+            "{{\"id\":{},\"instanceName\":\"i-3-{}-VM\",\"state\":\"{}\",\"type\":\"User\",\"uuid\":\"{}\"}}",
+            machine.number,
+            machine.number,
+            match machine.state {
+                MachineState::Error => "Error",
+                _ => "Stopped",
+            },
+            machine.id
         );
         let none = format!("No destination found for a deployment for VM instance {told}");
         let host = self.place(&machine).map_err(|why| match why {
@@ -364,13 +437,39 @@ impl State {
             )),
             Placement::NoTaggedHost => (530, "No suitable host found.".to_owned()),
         })?;
-        let _ = is_admin;
+        if self.settings.starts_fail {
+            if let Some(own) = self.machine_mut(id) {
+                own.first_ran.get_or_insert(at);
+            }
+            // One cause, two stories: who is told decides.
+            return Err((
+                530,
+                match is_admin {
+                    true => orchestration_failed(&machine),
+                    false => format!("Unable to start a VM [{id}] due to insufficient capacity."),
+                },
+            ));
+        }
+        let mut networks = Vec::new();
         if let Some(own) = self.machine_mut(id) {
             own.state = MachineState::Running;
             own.host = Some(host);
-            own.placed = true;
+            own.first_ran.get_or_insert(at);
             own.updated = Some(at);
             own.details.remove("deployvm");
+            for nic in &mut own.nics {
+                nic.bound = true;
+                networks.push(nic.network.clone());
+            }
+        }
+        for volume in &mut self.volumes {
+            volume.is_on_storage |= volume.machine.as_deref() == Some(id);
+        }
+        for network in &mut self.catalogue.networks {
+            let is_used = networks.iter().any(|id| network["id"] == id.as_str());
+            if is_used && network["state"] == "Allocated" {
+                network["state"] = json!("Implemented");
+            }
         }
         Ok(())
     }
@@ -379,16 +478,15 @@ impl State {
         let Some(own) = self.machine(id) else {
             return Outcome::Lost;
         };
+        if own.state == MachineState::Running && self.waited(job) {
+            return self.told(id, job);
+        }
         if own.state == MachineState::Running {
             let text = format!("The virtual machine {} ({}) is already running", own.id, own.name);
             return Outcome::Failure(431, text);
         }
         if own.state.is_hidden() {
-            let text = format!(
-                "Unable to orchestrate the start of VM instance {{\"instanceName\":\"i-3-{}-VM\",\"uuid\":\"{}\"}}.",
-                own.number, own.id
-            );
-            return Outcome::Failure(530, text);
+            return Outcome::Failure(530, orchestration_failed(own));
         }
         match self.start(id, at, is_admin) {
             Ok(()) => self.told(id, job),
@@ -411,7 +509,9 @@ impl State {
             own.host = None;
         }
         for volume in &mut self.volumes {
-            volume.removed |= volume.machine.as_deref() == Some(id);
+            if volume.machine.as_deref() == Some(id) {
+                volume.fate = VolumeFate::Gone;
+            }
         }
     }
 
@@ -457,6 +557,9 @@ impl State {
                 ),
             );
         }
+        if let Err((code, text)) = self.stop(id, at) {
+            return Outcome::Failure(code, text);
+        }
         let next = if machine.state == MachineState::Error {
             MachineState::Expunging
         } else {
@@ -472,15 +575,17 @@ impl State {
         for volume in &mut self.volumes {
             if !volume.is_root && volume.machine.as_deref() == Some(id) {
                 volume.machine = None;
-                volume.removed |= volumes.contains(&volume.id);
+                if volumes.contains(&volume.id) {
+                    volume.fate = VolumeFate::Destroyed;
+                }
             }
         }
         if expunge {
             self.expunge(id, at);
-            return Outcome::Success(
-                json!({"virtualmachine": {"securitygroup": [], "nic": [], "affinitygroup": [], "isos": [],
-                "tags": [], "hasannotations": false, "jobid": job.id, "jobstatus": 0}}),
-            );
+            // What is left to be told of it: not even its id.
+            return Outcome::Success(json!({"virtualmachine": {
+                "securitygroup": [], "nic": [], "affinitygroup": [], "tags": [], "deleteprotection": false,
+            }}));
         }
         self.told(id, job)
     }
@@ -504,7 +609,19 @@ impl State {
             );
         }
         self.add_nic(machine, network);
-        self.told(machine, job)
+        if let Some(own) = self.machine_mut(machine)
+            && own.state == MachineState::Running
+        {
+            own.nics.iter_mut().for_each(|nic| nic.bound = true);
+        }
+        let role = self.account(&job.account).map_or(Role::User, |own| own.role);
+        let Some(found) = self.machine(machine) else {
+            return Outcome::Lost;
+        };
+        let mut shown = render::machine(self, found, &render::Details::of(&["nics", "affgrp"]), role);
+        shown["jobid"] = json!(job.id);
+        shown["jobstatus"] = json!(0);
+        Outcome::Success(json!({"virtualmachine": shown}))
     }
 
     fn create_tags(&mut self, account: &str, kind: &str, resources: &[String], tags: &[(String, String)]) -> Outcome {
@@ -525,7 +642,7 @@ impl State {
                     .iter()
                     .find(|own| own.id == *id)
                     .map(|own| own.account.clone()),
-                _ => Some(account.to_owned()),
+                _ => self.catalogue.owner(id).map(str::to_owned),
             };
             let Some(owner) = owner else {
                 return Outcome::Failure(431, format!("Unable to find resource by uuid {id} and type {kind}"));
@@ -547,11 +664,17 @@ impl State {
                 return Outcome::Failure(530, format!("tag {key} already on {kind} with id {id}"));
             }
         }
+        let owner = self.account(account).cloned();
         for id in resources {
             for (key, value) in tags {
-                let cut = value.chars().take(255).collect();
+                let cut: String = value.chars().take(255).collect();
                 if let Some(own) = self.tags_of_mut(id) {
                     own.push((key.clone(), cut));
+                } else if kind == "Network" {
+                    // Networks only tell the pair itself.
+                    self.catalogue.tag(id, &json!({"key": key, "value": cut}));
+                } else if let Some(owner) = &owner {
+                    self.catalogue.tag(id, &render::tag(owner, kind, id, key, &cut));
                 }
             }
         }
@@ -598,7 +721,7 @@ impl State {
     }
 
     /// A job as `queryAsyncJobResult` shows it.
-    pub(super) fn show_job(&self, job: &Job) -> Value {
+    pub(super) fn show_job(&self, job: &Job, asks: Role) -> Value {
         let owner = self.account(&job.account);
         let field = |read: fn(&super::state::Account) -> &str| owner.map(read).unwrap_or_default().to_owned();
         let mut shown = json!({
@@ -608,7 +731,9 @@ impl State {
         });
         if let Some((kind, id)) = &job.instance {
             shown["jobinstancetype"] = json!(kind);
-            shown["jobinstanceid"] = json!(id);
+            if !id.is_empty() {
+                shown["jobinstanceid"] = json!(id);
+            }
         }
         if let Some(completed) = job.completed {
             shown["completed"] = json!(date(completed));
@@ -622,6 +747,9 @@ impl State {
                 shown["jobstatus"] = json!(1);
                 shown["jobresulttype"] = json!("object");
                 shown["jobresult"] = result.clone();
+                if asks == Role::RootAdmin && result["virtualmachine"]["id"].is_string() {
+                    shown["jobresult"]["virtualmachine"]["displayvm"] = json!(true);
+                }
             }
             Some(Outcome::Failure(code, text)) => {
                 shown["jobstatus"] = json!(2);
@@ -630,10 +758,19 @@ impl State {
                 shown["jobresult"] = json!({"errorcode": code, "errortext": text});
             }
             Some(Outcome::Lost) => {
+                shown["managementserverid"] = json!("8710c652-627c-4acf-98c4-f43c5716efe0");
+                shown["managementservername"] = json!("localhost");
                 shown["jobstatus"] = json!(2);
                 shown["jobresultcode"] = json!(530);
             }
         }
         shown
     }
+}
+
+fn orchestration_failed(machine: &super::Machine) -> String {
+    format!(
+        "Unable to orchestrate the start of VM instance {{\"instanceName\":\"i-3-{}-VM\",\"uuid\":\"{}\"}}.",
+        machine.number, machine.id
+    )
 }

@@ -22,6 +22,7 @@ pub struct Machine {
     /// MiB.
     pub memory: i64,
     pub nics: Vec<NicRecord>,
+    /// As stored; ordinary users do not see all of them.
     pub details: BTreeMap<String, String>,
     pub tags: Vec<(String, String)>,
     pub group: Option<String>,
@@ -29,14 +30,15 @@ pub struct Machine {
     pub security_groups: Vec<String>,
     pub key_pairs: Vec<String>,
     pub user_data: Option<String>,
-    pub disk_offering: Option<String>,
+    /// Its id, and the values of its variables.
+    pub registered_user_data: Option<(String, String)>,
     pub boot: Option<(String, String)>,
     pub state: MachineState,
     pub created: Timestamp,
     pub updated: Option<Timestamp>,
     pub host: Option<String>,
-    /// Whether it was ever placed.
-    pub placed: bool,
+    /// When it first ran.
+    pub first_ran: Option<Timestamp>,
     pub delete_protection: bool,
     /// Expunged: only its id still resolves.
     pub removed: bool,
@@ -48,6 +50,8 @@ pub struct NicRecord {
     pub network: String,
     pub address: Option<String>,
     pub mac: String,
+    /// Whether the network lent it its VLAN, which it does while the machine runs.
+    pub bound: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,6 +91,9 @@ impl Machine {
     }
 }
 
+/// Details that only root administrators are shown.
+pub(super) const HIDDEN_DETAILS: [&str; 2] = ["rootdisksize", "Message.ReservedCapacityFreed.Flag"];
+
 /// A disk.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Volume {
@@ -102,8 +109,21 @@ pub(super) struct Volume {
     pub(super) size: i64,
     pub(super) offering: Option<String>,
     pub(super) created: Timestamp,
+    pub(super) attached: Option<Timestamp>,
+    /// Whether it was ever written to.
+    pub(super) is_on_storage: bool,
     pub(super) tags: Vec<(String, String)>,
-    pub(super) removed: bool,
+    pub(super) fate: VolumeFate,
+}
+
+/// How far a disk is on its way out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum VolumeFate {
+    #[default]
+    Kept,
+    /// Deleted, but still listed.
+    Destroyed,
+    Gone,
 }
 
 #[derive(Clone, Debug, PartialEq)]

@@ -4,9 +4,18 @@ use std::collections::BTreeMap;
 
 use super::answer::Refusal;
 
+/// How a request was sent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Method {
+    #[default]
+    Get,
+    Post,
+}
+
 /// Decoded parameters; names are matched ignoring case.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Params {
+    pub(super) method: Method,
     /// As sent, for the signature.
     pub(super) raw: Vec<(String, String)>,
     plain: BTreeMap<String, String>,
@@ -16,9 +25,12 @@ pub(super) struct Params {
 }
 
 impl Params {
-    pub(super) fn decode(encoded: &[u8], more: Option<&str>) -> Self {
+    pub(super) fn decode(method: Method, encoded: &[u8], more: Option<&str>) -> Self {
         let query = more.map(|query| query.as_bytes().to_vec()).unwrap_or_default();
-        let mut params = Self::default();
+        let mut params = Self {
+            method,
+            ..Self::default()
+        };
         for part in [query.as_slice(), encoded] {
             for (name, value) in url::form_urlencoded::parse(part) {
                 params.add(name.into_owned(), value.into_owned());
@@ -62,9 +74,9 @@ impl Params {
         for (name, value) in &self.plain {
             let is_illegal = |char: char| char.is_ascii_control() && char != '\n' && char != '\r';
             if value.chars().any(is_illegal) {
-                return Err(Refusal::invalid(format!(
-                    "Received value containing illegal ASCII non-printable characters for parameter {name}"
-                )));
+                let text =
+                    format!("Received value containing illegal ASCII non-printable characters for parameter {name}");
+                return Err(Refusal::new(431, 9999, text));
             }
             let is_short = ["name", "displayname", "group", "keyword", "description"].contains(&name.as_str());
             if is_short && value.chars().count() > 255 {

@@ -1,17 +1,23 @@
 //! Objects as the API shows them, which depends on who asks and for what.
 
-use std::collections::BTreeSet;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use serde_json::{Value, json};
 
 use super::{
-    machines::{AffinityRecord, Machine, MachineState, Volume},
-    state::{Role, State, date},
+    machines::{AffinityRecord, HIDDEN_DETAILS, Machine, MachineState, Volume, VolumeFate},
+    state::{Account, Role, State, date},
 };
 
 /// The `details` of a list of machines.
 #[derive(Clone, Debug)]
 pub(super) struct Details(BTreeSet<String>);
+
+/// How long a machine runs before its statistics were collected once.
+pub(super) const COLLECTED: Duration = Duration::from_secs(60);
 
 pub(super) const ALLOWED: [&str; 14] = [
     "all", "group", "nics", "stats", "secgrp", "tmpl", "servoff", "diskoff", "backoff", "iso", "volume", "min",
@@ -48,6 +54,15 @@ pub(super) fn machine(state: &State, own: &Machine, details: &Details, role: Rol
     let offering = state.catalogue.offering(&own.offering);
     let from = |object: Option<&Value>, field: &str| object.map(|object| object[field].clone()).unwrap_or_default();
     let is_running = own.state == MachineState::Running;
+    let volumes = || {
+        let all = state.volumes.iter();
+        all.filter(|volume| volume.machine.as_deref() == Some(&own.id))
+    };
+    let details_shown: BTreeMap<&String, &String> = own
+        .details
+        .iter()
+        .filter(|(name, _)| role == Role::RootAdmin || !HIDDEN_DETAILS.contains(&name.as_str()))
+        .collect();
     let mut shown = json!({
         "id": own.id, "name": own.name, "displayname": own.display_name,
         "userid": account.map(|account| account.user_id.clone()), "username": own.account,
@@ -57,7 +72,7 @@ pub(super) fn machine(state: &State, own: &Machine, details: &Details, role: Rol
         "created": date(own.created), "state": own.state.as_str(), "haenable": false,
         "zoneid": own.zone, "zonename": from(zone, "name"),
         "guestosid": from(template, "ostypeid"), "securitygroup": [], "nic": [], "hypervisor": from(template, "hypervisor"),
-        "details": own.details, "affinitygroup": [], "isdynamicallyscalable": false, "deleteprotection": own.delete_protection,
+        "details": details_shown, "affinitygroup": [], "isdynamicallyscalable": false, "deleteprotection": own.delete_protection,
         "ostypeid": from(template, "ostypeid"), "osdisplayname": from(template, "ostypename"), "receivedbytes": 0,
         "sentbytes": 0, "tags": tags(state, &own.account, "UserVm", &own.id, &own.tags), "hasannotations": false,
     });
@@ -77,7 +92,7 @@ pub(super) fn machine(state: &State, own: &Machine, details: &Details, role: Rol
     if let Some(updated) = own.updated {
         set("lastupdated", json!(date(updated)));
     }
-    if own.placed && own.state != MachineState::Error {
+    if own.first_ran.is_some() || own.state == MachineState::Starting {
         set("pooltype", json!("NetworkFilesystem"));
     }
     if own.host.is_some() || own.state == MachineState::Starting {
@@ -107,9 +122,17 @@ pub(super) fn machine(state: &State, own: &Machine, details: &Details, role: Rol
     if !own.key_pairs.is_empty() {
         set("keypairs", json!(own.key_pairs.join(",")));
     }
-    if let Some((kind, mode)) = &own.boot {
-        set("boottype", json!(kind));
-        set("bootmode", json!(mode));
+    match &own.boot {
+        Some((kind, mode)) => {
+            set("boottype", json!(kind));
+            set("bootmode", json!(mode));
+        }
+        // The server only thinks of its default where nothing else is stored about the machine.
+        None if own.details.is_empty() => {
+            set("boottype", json!("Bios"));
+            set("bootmode", json!("legacy"));
+        }
+        None => {}
     }
     if details.has("servoff") {
         set("serviceofferingid", json!(own.offering));
@@ -130,17 +153,19 @@ pub(super) fn machine(state: &State, own: &Machine, details: &Details, role: Rol
         set("isos", json!([]));
         set("isomaxcount", json!(1));
     }
-    if details.has("volume") {
+    if details.has("volume") && volumes().any(|volume| volume.is_root) {
         set("rootdeviceid", json!(0));
         set("rootdevicetype", json!("ROOT"));
     }
     if details.has("group")
         && let Some(group) = &own.group
+        && let Some((id, _)) = state.known_group(group)
     {
-        set("groupid", json!(state.known_group(group)));
+        set("groupid", json!(id));
         set("group", json!(group));
     }
-    if let Some(id) = &own.disk_offering {
+    let data = volumes().find(|volume| !volume.is_root && volume.fate == VolumeFate::Kept);
+    if let Some(id) = data.and_then(|volume| volume.offering.as_ref()) {
         let offering = state
             .catalogue
             .disk_offerings
@@ -149,9 +174,18 @@ pub(super) fn machine(state: &State, own: &Machine, details: &Details, role: Rol
         set("diskofferingid", json!(id));
         set("diskofferingname", from(offering, "name"));
     }
-    if details.has("nics") {
-        set("nic", nics(state, own));
-        if let Some(address) = own.nics.first().and_then(|nic| nic.address.clone()) {
+    // The server joins machines with disks, tags and NICs. It only looks at what was asked for in the first of the joined
+    // rows, and shows everything that the others bring.
+    let disks = volumes().filter(|volume| volume.fate == VolumeFate::Kept).count();
+    let repeats = disks.max(1) * own.tags.len().max(1);
+    let has_more_rows = repeats * own.nics.len().max(1) > 1;
+    let hidden = match details.has("nics") || repeats > 1 {
+        true => 0,
+        false => 1,
+    };
+    if own.nics.len() > hidden {
+        set("nic", nics(state, own, hidden));
+        if let Some(address) = own.nics[hidden].address.clone() {
             set("ipaddress", json!(address));
         }
     }
@@ -166,7 +200,14 @@ pub(super) fn machine(state: &State, own: &Machine, details: &Details, role: Rol
             .collect();
         set("securitygroup", json!(shown));
     }
-    if details.has("affgrp") {
+    if let Some((id, parameters)) = &own.registered_user_data {
+        let mut registered = state.catalogue.user_data.iter();
+        let found = registered.find(|known| known["id"] == id.as_str());
+        set("userdataid", json!(id));
+        set("userdataname", from(found, "name"));
+        set("userdatadetails", json!(parameters));
+    }
+    if details.has("affgrp") || has_more_rows {
         let groups = state
             .affinity_groups
             .iter()
@@ -183,37 +224,43 @@ pub(super) fn machine(state: &State, own: &Machine, details: &Details, role: Rol
         set("affinitygroup", json!(shown));
     }
     if details.has("stats") && is_running {
-        for field in [
-            "networkkbsread",
-            "networkkbswrite",
-            "diskkbsread",
-            "diskkbswrite",
-            "diskioread",
-            "diskiowrite",
-        ] {
-            set(field, json!(0));
-        }
-        set("cpuused", json!("10%"));
-        set("memorykbs", json!(own.memory * 1024));
-        set("memoryintfreekbs", json!(0));
-        set("memorytargetkbs", json!(own.memory * 1024));
+        statistics(&mut shown);
     }
     let pending = state
         .jobs
         .iter()
         .find(|job| job.outcome.is_none() && job.instance.as_ref().is_some_and(|(_, id)| *id == own.id));
     if let Some(job) = pending {
-        set("jobid", json!(job.id));
-        set("jobstatus", json!(0));
+        shown["jobid"] = json!(job.id);
+        shown["jobstatus"] = json!(0);
     }
     shown
 }
 
-fn nics(state: &State, own: &Machine) -> Value {
+/// What was measured of a machine.
+pub(super) fn statistics(shown: &mut Value) {
+    for field in [
+        "networkkbsread",
+        "networkkbswrite",
+        "diskkbsread",
+        "diskkbswrite",
+        "diskioread",
+        "diskiowrite",
+        "memorykbs",
+        "memoryintfreekbs",
+        "memorytargetkbs",
+    ] {
+        shown[field] = json!(0);
+    }
+    shown["cpuused"] = json!("10%");
+}
+
+fn nics(state: &State, own: &Machine, hidden: usize) -> Value {
     let shown: Vec<Value> = own
         .nics
         .iter()
         .enumerate()
+        .skip(hidden)
         .map(|(index, nic)| {
             let network = state
                 .catalogue
@@ -231,7 +278,7 @@ fn nics(state: &State, own: &Machine) -> Value {
                 shown["netmask"] = json!("255.255.255.0");
                 shown["gateway"] = json!("10.1.1.1");
             }
-            if own.placed {
+            if nic.bound {
                 shown["isolationuri"] = json!("vlan://197");
                 shown["broadcasturi"] = json!("vlan://197");
             }
@@ -245,28 +292,34 @@ pub(super) fn tags(state: &State, account: &str, kind: &str, id: &str, tags: &[(
     let owner = state.account(account);
     let shown: Vec<Value> = tags
         .iter()
-        .map(|(key, value)| {
-            json!({
-                "key": key, "value": value, "resourcetype": kind, "resourceid": id, "account": account,
-                "domainid": owner.map(|own| own.domain_id.clone()), "domain": owner.map(|own| own.domain.clone()),
-                "domainpath": owner.map(|own| own.domain_path.clone()),
-            })
-        })
+        .filter_map(|(key, value)| Some(tag(owner?, kind, id, key, value)))
         .collect();
     json!(shown)
 }
 
-pub(super) fn volume(state: &State, own: &Volume) -> Value {
+pub(super) fn tag(owner: &Account, kind: &str, id: &str, key: &str, value: &str) -> Value {
+    json!({
+        "key": key, "value": value, "resourcetype": kind, "resourceid": id, "account": owner.name,
+        "domainid": owner.domain_id, "domain": owner.domain,
+    })
+}
+
+pub(super) fn volume(state: &State, own: &Volume, role: Role) -> Value {
     let owner = state.account(&own.account);
     let zone = state.zone(&own.zone);
     let machine = own.machine.as_deref().and_then(|id| state.machine(id));
-    let is_used = machine.is_some_and(|machine| machine.placed);
+    let is_used = machine.is_some_and(|machine| machine.first_ran.is_some());
     let mut shown = json!({
         "id": own.id, "name": own.name, "zoneid": own.zone, "zonename": zone.map(|zone| zone["name"].clone()),
         "type": if own.is_root { "ROOT" } else { "DATADISK" }, "provisioningtype": "thin", "size": own.size << 30,
-        "created": date(own.created), "state": if is_used { "Ready" } else { "Allocated" },
+        "created": date(own.created), "state": match own.fate {
+            VolumeFate::Destroyed => "Destroy",
+            VolumeFate::Gone => "Expunged",
+            VolumeFate::Kept if own.is_on_storage => "Ready",
+            VolumeFate::Kept => "Allocated",
+        },
         "domainid": owner.map(|owner| owner.domain_id.clone()), "domain": owner.map(|owner| owner.domain.clone()),
-        "domainpath": owner.map(|owner| owner.domain_path.clone()), "destroyed": own.removed,
+        "domainpath": owner.map(|owner| owner.domain_path.clone()), "destroyed": own.fate == VolumeFate::Destroyed,
         "isextractable": !own.is_root, "quiescevm": false, "supportsstoragesnapshot": false, "deleteprotection": false,
         "tags": tags(state, &own.account, "Volume", &own.id, &own.tags), "hasannotations": false,
     });
@@ -281,6 +334,9 @@ pub(super) fn volume(state: &State, own: &Volume) -> Value {
         shown["vmstate"] = json!(machine.state.as_str());
         shown["vmtype"] = json!("User");
         shown["deviceid"] = json!(own.device);
+        if let Some(at) = own.attached {
+            shown["attached"] = json!(date(at));
+        }
         if is_used {
             for field in ["diskkbsread", "diskkbswrite", "diskioread", "diskiowrite"] {
                 shown[field] = json!(0);
@@ -311,6 +367,28 @@ pub(super) fn volume(state: &State, own: &Volume) -> Value {
         shown["diskofferingname"] = offering.map(|own| own["name"].clone()).unwrap_or_default();
         shown["diskofferingdisplaytext"] = offering.map(|own| own["displaytext"].clone()).unwrap_or_default();
     }
+    if role == Role::RootAdmin {
+        for (field, value) in [
+            ("storagetype", "shared"),
+            ("hypervisor", "Simulator"),
+            ("storage", "primary"),
+            (
+                "path",
+                match own.is_root {
+                    true => own.id.as_str(),
+                    false => own.name.as_str(),
+                },
+            ),
+            ("storageid", "d41f38b1-8a82-3ec4-ae89-72548ab5f869"),
+            ("clusterid", super::CLUSTER),
+            ("clustername", "cluster"),
+            ("podid", super::POD),
+            ("podname", "pod"),
+        ] {
+            shown[field] = json!(value);
+        }
+        shown["displayvolume"] = json!(true);
+    }
     shown
 }
 
@@ -325,7 +403,7 @@ pub(super) fn affinity_group(state: &State, own: &AffinityRecord) -> Value {
     let mut shown = json!({
         "id": own.id, "name": own.name, "account": own.account, "domainid": owner.map(|owner| owner.domain_id.clone()),
         "domain": owner.map(|owner| owner.domain.clone()), "domainpath": owner.map(|owner| owner.domain_path.clone()),
-        "type": own.kind, "dedicatedresources": [],
+        "type": own.kind,
     });
     if let Some(description) = &own.description {
         shown["description"] = json!(description);

@@ -35,6 +35,7 @@ pub struct Catalogue {
     /// One row per zone.
     pub templates: Vec<Value>,
     pub networks: Vec<Value>,
+    pub network_offerings: Vec<Value>,
     pub security_groups: Vec<Value>,
     pub user_data: Vec<Value>,
     /// Addresses left in a network; unlimited if absent.
@@ -98,6 +99,7 @@ impl Seed {
             offering("xlarge", 8, 16384),
             offering("2xlarge", 16, 32768),
         ];
+        catalogue.network_offerings = network_offerings();
         catalogue.disk_offerings = vec![disk_offering("data-10", Some(10)), disk_offering("data-custom", None)];
         let account = |name: &str, role: Role| SeedAccount {
             name: name.to_owned(),
@@ -122,6 +124,23 @@ impl Seed {
 impl Catalogue {
     pub(super) fn offering(&self, id: &str) -> Option<&Value> {
         self.offerings.iter().find(|own| own["id"] == id)
+    }
+
+    /// Whose a network or template is.
+    pub(super) fn owner(&self, id: &str) -> Option<&str> {
+        let mut all = self.networks.iter().chain(&self.templates);
+        all.find(|own| own["id"] == id)?["account"].as_str()
+    }
+
+    /// Tags a network or template.
+    pub(super) fn tag(&mut self, id: &str, tag: &Value) {
+        for own in self.networks.iter_mut().chain(&mut self.templates) {
+            if own["id"] == id
+                && let Some(Value::Array(tags)) = own.get_mut("tags")
+            {
+                tags.push(tag.clone());
+            }
+        }
     }
 
     /// An object by its name, to be changed.
@@ -155,6 +174,7 @@ impl From<SeedAccount> for Account {
             domain: domain.to_owned(),
             domain_path: domain_path.to_owned(),
             role: seed.role,
+            is_enabled: true,
             limits: limits.map(|(name, most)| (name.to_owned(), most)).into(),
             key_pairs: seed.key_pairs,
         }
@@ -218,28 +238,114 @@ pub fn template(name: &str, zone: &Value, created: &str) -> Value {
     })
 }
 
+/// One offering for each kind of network.
+pub fn network_offerings() -> Vec<Value> {
+    let offering = |kind: &str| json!({"id": new_id(), "guestiptype": kind});
+    ["Isolated", "L2", "Shared"].map(offering).into()
+}
+
+/// What a virtual router does for a network: (service, its capabilities as name, value and whether it is a choice).
+type Service = (&'static str, &'static [(&'static str, &'static str, bool)]);
+
+const SHARED_SERVICES: [Service; 3] = [
+    ("Dhcp", &[("DhcpAccrossMultipleSubnets", "true", false)]),
+    ("UserData", &[]),
+    ("Dns", &[("AllowDnsSuffixModification", "true", false)]),
+];
+
+const ISOLATED_SERVICES: [Service; 6] = [
+    ("PortForwarding", &[("SupportedProtocols", "tcp,udp", false)]),
+    (
+        "SourceNat",
+        &[
+            ("SupportedSourceNatTypes", "peraccount", true),
+            ("RedundantRouter", "false", true),
+        ],
+    ),
+    (
+        "Vpn",
+        &[
+            ("SupportedVpnTypes", "pptp,l2tp,ipsec", false),
+            ("VpnTypes", "remoteaccessvpn", false),
+        ],
+    ),
+    (
+        "Firewall",
+        &[
+            ("SupportedProtocols", "tcp,udp,icmp", false),
+            ("SupportedTrafficDirection", "ingress, egress", false),
+            ("MultipleIps", "true", false),
+            ("SupportedEgressProtocols", "tcp,udp,icmp, all", false),
+            ("TrafficStatistics", "per public ip", false),
+        ],
+    ),
+    (
+        "Lb",
+        &[
+            ("SupportedProtocols", "tcp, udp, tcp-proxy, ssl", false),
+            ("LbSchemes", "Public", false),
+            ("SslTermination", "true", false),
+            ("VmAutoScaling", "true", false),
+            ("SupportedLbAlgorithms", "roundrobin,leastconn,source", false),
+            ("AutoScaleCounters", "[]", false),
+            ("SupportedStickinessMethods", "[]", false),
+            ("SupportedLBIsolation", "dedicated", true),
+            ("ElasticLb", "false", false),
+            ("InlineMode", "false", false),
+        ],
+    ),
+    (
+        "StaticNat",
+        &[("ElasticIp", "false", false), ("AssociatePublicIP", "true", false)],
+    ),
+];
+
 /// A network of [`ACCOUNT`]; `kind` is Isolated, Shared or L2.
 pub fn network(name: &str, zone: &Value, kind: &str) -> Value {
-    let services: &[&str] = if kind == "L2" {
-        &[]
-    } else {
-        &["Dhcp", "Dns", "SourceNat", "UserData"]
+    let service = |(name, capabilities): &Service| {
+        let capabilities = capabilities.iter().map(
+            |(name, value, is_choice)| json!({"name": name, "value": value, "canchooseservicecapability": is_choice}),
+        );
+        json!({
+            "name": name, "provider": [{"name": "VirtualRouter"}], "capability": capabilities.collect::<Vec<_>>(),
+        })
     };
-    let service: Vec<Value> = services
-        .iter()
-        .map(|name| json!({"name": name, "capability": [], "provider": []}))
-        .collect();
-    json!({
-        "id": new_id(), "name": name, "displaytext": name, "broadcastdomaintype": "Vlan", "traffictype": "Guest",
+    let services: Vec<Value> = match kind {
+        "L2" => Vec::new(),
+        "Shared" => SHARED_SERVICES.iter().map(service).collect(),
+        _ => SHARED_SERVICES.iter().chain(&ISOLATED_SERVICES).map(service).collect(),
+    };
+    let id = new_id();
+    let mut network = json!({
+        "id": id, "name": name, "displaytext": name, "broadcastdomaintype": "Vlan", "traffictype": "Guest",
         "zoneid": zone["id"], "zonename": zone["name"], "networkofferingid": new_id(),
-        "networkofferingname": "DefaultIsolatedNetworkOfferingWithSourceNatService",
-        "networkofferingdisplaytext": "Offering for Isolated networks with Source Nat service enabled",
-        "networkofferingconservemode": true, "networkofferingavailability": "Required", "issystem": false,
-        "state": "Implemented", "related": new_id(), "dns1": "10.0.0.1", "type": kind, "acltype": "Account",
-        "account": ACCOUNT, "domainid": new_id(), "domain": "karpenter", "domainpath": "ROOT/karpenter",
-        "service": service, "networkdomain": "karpenter.internal", "physicalnetworkid": new_id(), "restartrequired": false,
-        "specifyipranges": false, "canusefordeploy": true, "ispersistent": false, "tags": [], "details": {},
-        "egressdefaultpolicy": false, "redundantrouter": false, "supportsvmautoscaling": false, "hasannotations": false,
-        "receivedbytes": 0, "sentbytes": 0,
-    })
+        "networkofferingname": format!("Default{kind}NetworkOffering"),
+        "networkofferingdisplaytext": format!("Offering for {kind} networks"), "networkofferingconservemode": true,
+        "networkofferingavailability": "Optional", "issystem": false, "state": "Implemented", "related": id,
+        "dns1": "10.0.0.1", "type": kind, "acltype": "Account", "domainid": new_id(), "domain": "karpenter",
+        "domainpath": "ROOT/karpenter", "service": services, "physicalnetworkid": new_id(), "restartrequired": false,
+        "specifyvlan": kind == "Shared", "specifyipranges": kind == "Shared", "canusefordeploy": true,
+        "ispersistent": false, "tags": [], "strechedl2subnet": false, "redundantrouter": false,
+        "supportsvmautoscaling": kind == "Isolated", "created": CREATED, "receivedbytes": 0, "sentbytes": 0,
+        "publicmtu": 1500, "privatemtu": 1500, "hasannotations": false,
+    });
+    let mut set = |field: &str, value: Value| network[field] = value;
+    if kind != "L2" {
+        set("gateway", json!("10.1.1.1"));
+        set("netmask", json!("255.255.255.0"));
+        set("cidr", json!("10.1.1.0/24"));
+        set("networkdomain", json!("karpenter.internal"));
+    }
+    match kind {
+        "Shared" => {
+            set("acltype", json!("Domain"));
+            set("subdomainaccess", json!(true));
+        }
+        "L2" => set("account", json!(ACCOUNT)),
+        _ => {
+            set("account", json!(ACCOUNT));
+            set("egressdefaultpolicy", json!(false));
+        }
+    }
+    network
 }

@@ -15,10 +15,10 @@ use tokio::{net::TcpListener, task::JoinSet};
 
 use super::{
     World,
-    answer::{Key, Refusal},
+    answer::{self, Key, Refusal},
     commands,
     faults::FaultKind,
-    params::Params,
+    params::{Method, Params},
     state::{Call, Role, State, Window},
 };
 use crate::client::signing;
@@ -26,6 +26,8 @@ use crate::client::signing;
 /// A form larger than this is answered by the servlet container.
 const LONGEST_FORM: usize = 1_048_576;
 const LONGEST_QUERY: usize = 8192;
+/// How the servlet container labels its own pages.
+const CONTAINER: &str = "text/html;charset=iso-8859-1";
 
 pub(super) async fn serve(listener: TcpListener, world: Arc<World>) {
     let mut connections = JoinSet::new();
@@ -36,7 +38,7 @@ pub(super) async fn serve(listener: TcpListener, world: Arc<World>) {
         };
         let world = world.clone();
         connections.spawn(async move {
-            let service = service_fn(|request| answer(world.clone(), request));
+            let service = service_fn(|request| respond(world.clone(), request));
             // Ends when the client goes or a fault resets the connection; neither is an error here.
             let _ = http1::Builder::new()
                 .auto_date_header(false)
@@ -58,20 +60,28 @@ impl std::fmt::Display for Reset {
 
 impl std::error::Error for Reset {}
 
-async fn answer(world: Arc<World>, request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Reset> {
-    let is_post = request.method() == http::Method::POST;
+async fn respond(world: Arc<World>, request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Reset> {
+    let method = match request.method() == &http::Method::POST {
+        true => Method::Post,
+        false => Method::Get,
+    };
     let query = request.uri().query().map(str::to_owned);
     if query.as_ref().is_some_and(|query| query.len() > LONGEST_QUERY) {
-        return Ok(page(414, "<h1>Bad Message 414</h1><pre>reason: URI Too Long</pre>"));
+        return Ok(page(
+            414,
+            CONTAINER,
+            "<h1>Bad Message 414</h1><pre>reason: URI Too Long</pre>",
+        ));
     }
     let Ok(body) = request.into_body().collect().await else {
         return Err(Reset);
     };
     let body = body.to_bytes();
     if body.len() > LONGEST_FORM {
-        return Ok(page(404, "<html><head><title>Error 404</title></head></html>"));
+        let text = "<html><head><title>Error 404 Not Found</title></head></html>";
+        return Ok(page(404, CONTAINER, text));
     }
-    let params = Params::decode(&body, query.as_deref());
+    let params = Params::decode(method, &body, query.as_deref());
     let command = params.get("command").unwrap_or_default().to_owned();
     let fault = {
         let mut state = world.state.lock();
@@ -84,7 +94,7 @@ async fn answer(world: Arc<World>, request: Request<Incoming>) -> Result<Respons
             world.hung.notify_one();
             never().await;
         }
-        Some(FaultKind::Page(status)) => return Ok(page(*status, "<html><body>proxy</body></html>")),
+        Some(FaultKind::Page(status)) => return Ok(page(*status, "text/html", "<html><body>proxy</body></html>")),
         Some(FaultKind::Slow(time)) => world.clock.sleep(*time).await,
         _ => {}
     }
@@ -98,7 +108,7 @@ async fn answer(world: Arc<World>, request: Request<Incoming>) -> Result<Respons
         state.run_due(now);
         let result = match &fault {
             Some(FaultKind::Refuse(code, text)) => Err(Refusal::new(*code, 9999, text.clone())),
-            _ => state.dispatch(&params, &command, is_post, now),
+            _ => state.dispatch(&params, &command, now),
         };
         let (status, answered) = match result {
             Ok(content) => {
@@ -121,12 +131,22 @@ async fn answer(world: Arc<World>, request: Request<Incoming>) -> Result<Respons
         }
         _ => {}
     }
-    let mut response = Response::new(Full::new(Bytes::from(answered.to_string())));
+    let is_json = params
+        .get("response")
+        .is_some_and(|wanted| wanted.eq_ignore_ascii_case("json"));
+    let text = match is_json {
+        true => answered.to_string(),
+        false => answer::xml(&answered, &world.state.lock().settings.version),
+    };
+    let mut response = Response::new(Full::new(Bytes::from(text)));
     *response.status_mut() = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let headers = response.headers_mut();
     headers.insert(
         header::CONTENT_TYPE,
-        HeaderValue::from_static("application/json;charset=utf-8"),
+        HeaderValue::from_static(match is_json {
+            true => "application/json;charset=utf-8",
+            false => "text/xml;charset=utf-8",
+        }),
     );
     if status != 200
         && status != 401
@@ -146,11 +166,11 @@ async fn answer(world: Arc<World>, request: Request<Incoming>) -> Result<Respons
     Ok(response)
 }
 
-fn page(status: u16, text: &'static str) -> Response<Full<Bytes>> {
+fn page(status: u16, kind: &'static str, text: &'static str) -> Response<Full<Bytes>> {
     let mut response = Response::new(Full::new(Bytes::from_static(text.as_bytes())));
     *response.status_mut() = StatusCode::from_u16(status).unwrap_or(StatusCode::BAD_GATEWAY);
-    let html = HeaderValue::from_static("text/html");
-    response.headers_mut().insert(header::CONTENT_TYPE, html);
+    let kind = HeaderValue::from_static(kind);
+    response.headers_mut().insert(header::CONTENT_TYPE, kind);
     response
 }
 
@@ -159,13 +179,7 @@ async fn never() -> Infallible {
 }
 
 impl State {
-    fn dispatch(
-        &mut self,
-        params: &Params,
-        command: &str,
-        is_post: bool,
-        now: Timestamp,
-    ) -> Result<serde_json::Value, Refusal> {
+    fn dispatch(&mut self, params: &Params, command: &str, now: Timestamp) -> Result<serde_json::Value, Refusal> {
         if command.is_empty() {
             return Err(Refusal::unauthorised(Key::Null));
         }
@@ -180,13 +194,14 @@ impl State {
         let is_read = ["get", "list", "query", "find"]
             .iter()
             .any(|verb| command.starts_with(verb));
-        if self.settings.enforce_post_and_timestamps && !is_read && !is_post {
+        if self.settings.enforce_post_and_timestamps && !is_read && params.method == Method::Get {
             let text = format!("State changing command {command} needs to be sent using POST request");
             return Err(Refusal::new(400, 9999, text));
         }
         self.check_expiry(params, server_time)?;
         let key = params.get("apikey").unwrap_or_default();
-        let Some(account) = self.accounts.iter().find(|own| own.api_key == key).cloned() else {
+        let known = self.accounts.iter().find(|own| own.api_key == key && own.is_enabled);
+        let Some(account) = known.cloned() else {
             return Err(Refusal::unauthorised(Key::Command));
         };
         if account.role < needs {

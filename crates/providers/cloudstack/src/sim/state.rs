@@ -9,7 +9,7 @@ use uuid::Uuid;
 use super::{
     faults::Fault,
     jobs::Job,
-    machines::{AffinityRecord, Machine, MachineState, NicRecord, Volume},
+    machines::{AffinityRecord, Machine, MachineState, NicRecord, Volume, VolumeFate},
     seed::{Catalogue, Host, Seed},
 };
 
@@ -26,11 +26,13 @@ pub(super) struct State {
     pub(super) affinity_groups: Vec<AffinityRecord>,
     pub(super) jobs: Vec<Job>,
     pub(super) faults: Vec<Fault>,
+    /// Limits of domains, by id and resource.
+    pub(super) domain_limits: BTreeMap<(String, String), i64>,
     pub(super) calls: Vec<Call>,
     pub(super) windows: BTreeMap<String, Window>,
     numbers: u64,
     addresses: u64,
-    groups: BTreeMap<String, String>,
+    groups: BTreeMap<String, (String, Timestamp)>,
 }
 
 /// Settings of the server, with its own defaults.
@@ -53,6 +55,10 @@ pub struct Settings {
     pub tariffs: Option<Vec<(i64, f64, bool)>>,
     /// No host takes any machine.
     pub sold_out: bool,
+    /// Hosts take machines, but fail to start them.
+    pub starts_fail: bool,
+    /// Hosts fail to stop machines.
+    pub stops_fail: bool,
     /// A proxy in front adds a `Date` header.
     pub date_header: bool,
     /// By which the server's clock is ahead of the simulator's.
@@ -89,6 +95,7 @@ pub(super) struct Account {
     pub(super) domain: String,
     pub(super) domain_path: String,
     pub(super) role: Role,
+    pub(super) is_enabled: bool,
     pub(super) api_key: String,
     pub(super) secret_key: String,
     pub(super) limits: BTreeMap<String, i64>,
@@ -99,6 +106,8 @@ pub(super) struct Account {
 pub(super) struct Project {
     pub(super) id: String,
     pub(super) name: String,
+    pub(super) text: String,
+    pub(super) created: Timestamp,
     pub(super) members: Vec<String>,
 }
 
@@ -135,6 +144,8 @@ impl Default for Settings {
             extra_config: false,
             tariffs: None,
             sold_out: false,
+            starts_fail: false,
+            stops_fail: false,
             date_header: false,
             clock_ahead: jiff::SignedDuration::ZERO,
             name_race: false,
@@ -144,7 +155,7 @@ impl Default for Settings {
 }
 
 impl State {
-    pub(super) fn new(seed: Seed, _now: Timestamp) -> Self {
+    pub(super) fn new(seed: Seed, now: Timestamp) -> Self {
         Self {
             settings: seed.settings,
             accounts: seed.accounts.into_iter().map(Account::from).collect(),
@@ -153,7 +164,9 @@ impl State {
                 .into_iter()
                 .map(|(name, members)| Project {
                     id: new_id(),
+                    text: name.clone(),
                     name,
+                    created: now,
                     members,
                 })
                 .collect(),
@@ -164,6 +177,7 @@ impl State {
             affinity_groups: Vec::new(),
             jobs: Vec::new(),
             faults: Vec::new(),
+            domain_limits: BTreeMap::new(),
             calls: Vec::new(),
             windows: BTreeMap::new(),
             numbers: 4,
@@ -189,13 +203,14 @@ impl State {
         self.machines.iter_mut().find(|own| own.id == id)
     }
 
-    /// The id of an instance group, made on demand.
-    pub(super) fn group_id(&mut self, name: &str) -> String {
-        self.groups.entry(name.to_owned()).or_insert_with(new_id).clone()
+    /// Instance groups are made on demand.
+    pub(super) fn make_group(&mut self, name: &str, now: Timestamp) {
+        self.groups.entry(name.to_owned()).or_insert_with(|| (new_id(), now));
     }
 
-    pub(super) fn known_group(&self, name: &str) -> String {
-        self.groups.get(name).cloned().unwrap_or_default()
+    /// The id of an instance group, and since when it exists.
+    pub(super) fn known_group(&self, name: &str) -> Option<&(String, Timestamp)> {
+        self.groups.get(name)
     }
 
     /// A free address of a network; `None` where addresses are not managed.
@@ -211,7 +226,9 @@ impl State {
             }
             format!("10.1.{}.{}", (number / 250) % 250, 2 + number % 250)
         });
+        let bound = found["state"] == "Implemented" || found["type"] == "Shared";
         Some(NicRecord {
+            bound,
             id: new_id(),
             network: network.to_owned(),
             address,
@@ -252,8 +269,10 @@ impl State {
             size: 3,
             offering: None,
             created: now,
+            attached: None,
+            is_on_storage: true,
             tags: Vec::new(),
-            removed: false,
+            fate: VolumeFate::Kept,
         });
     }
 
@@ -278,9 +297,14 @@ impl State {
                 *used.entry("user_vm").or_default() += 1;
                 *used.entry("cpu").or_default() += machine.cpu;
                 *used.entry("memory").or_default() += machine.memory;
+                let does = match machine.state {
+                    MachineState::Running => "running",
+                    _ => "stopped",
+                };
+                *used.entry(does).or_default() += 1;
             }
         }
-        for volume in self.volumes.iter().filter(|own| !own.removed) {
+        for volume in self.volumes.iter().filter(|own| own.fate == VolumeFate::Kept) {
             if is_own(&volume.account, &volume.project) {
                 *used.entry("volume").or_default() += 1;
                 *used.entry("primary_storage").or_default() += volume.size;
@@ -352,7 +376,9 @@ impl State {
         for volume in &mut self.volumes {
             if volume.machine.as_deref() == Some(id) {
                 volume.machine = None;
-                volume.removed |= volume.is_root;
+                if volume.is_root {
+                    volume.fate = VolumeFate::Gone;
+                }
             }
         }
     }

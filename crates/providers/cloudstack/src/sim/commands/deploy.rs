@@ -9,18 +9,28 @@ use base64::{
 };
 use serde_json::{Value, json};
 
-use super::Asked;
+use super::{Asked, discovery};
 use crate::sim::{
     answer::{Answered, Refusal},
     jobs::Work,
-    machines::{Machine, MachineState, Volume},
+    machines::{Machine, MachineState, Volume, VolumeFate},
+    params::Method,
     state::{Role, State, new_id},
 };
+
+/// User data in the address itself.
+const LONGEST_BY_GET: usize = 4096;
 
 pub(super) fn deploy(state: &mut State, asked: &Asked<'_>) -> Answered {
     let params = asked.params;
     let is_admin = asked.account.role == Role::RootAdmin;
-    let hidden = |refusal: Refusal| if is_admin { refusal } else { Refusal::internal() };
+    let hidden = |refusal: Refusal| match is_admin {
+        true => refusal,
+        false => Refusal {
+            cs: refusal.cs,
+            ..Refusal::internal()
+        },
+    };
     let project = asked.project(state)?;
     let owner = match params.text("account") {
         Some(account) if asked.account.role == Role::User && account != asked.account.name => {
@@ -51,6 +61,11 @@ pub(super) fn deploy(state: &mut State, asked: &Asked<'_>) -> Answered {
         return Err(hidden(Refusal::new(530, 4250, text)));
     }
     let template = object(asked, "templateid", &state.catalogue.templates)?;
+    known_ids(state, asked)?;
+    let is_own = template["account"] == asked.account.name.as_str();
+    if template["ispublic"] == false && !is_own && asked.account.role == Role::User {
+        return Err(discovery::no_launch(asked, &template));
+    }
     let root_size = root_disk(asked, &offering, &template)?;
     let (cpu, speed, memory) = size(asked, &offering)?;
     let details = details(asked)?;
@@ -76,10 +91,15 @@ pub(super) fn deploy(state: &mut State, asked: &Asked<'_>) -> Answered {
         return Err(Refusal::invalid("The template 200 is not available for use"));
     }
     let networks = networks(state, asked, &zone, &owner)?;
-    let security_groups: Vec<String> = params.list("securitygroupids").into_iter().map(str::to_owned).collect();
+    let mut security_groups: Vec<String> = params.list("securitygroupids").into_iter().map(str::to_owned).collect();
     if !security_groups.is_empty() && zone["securitygroupsenabled"] != true {
         let text = "Can't create vm with security groups; security group feature is not enabled per zone";
         return Err(Refusal::invalid(text));
+    }
+    if security_groups.is_empty() && zone["securitygroupsenabled"] == true {
+        let groups = state.catalogue.security_groups.iter();
+        let mut own = groups.filter(|group| group["account"] == owner.as_str() && group["name"] == "default");
+        security_groups.extend(own.next().map(|group| text(&group["id"])));
     }
     let key_pairs = key_pairs(state, asked, &owner)?;
     if let (Some(_), Some(network)) = (&user_data, networks.first())
@@ -119,12 +139,20 @@ pub(super) fn deploy(state: &mut State, asked: &Asked<'_>) -> Answered {
     let number = state.next_number();
     let group = params.text("group").map(str::to_owned);
     if let Some(group) = &group {
-        state.group_id(group);
+        state.make_group(group, asked.now);
     }
     let network_ids: Vec<String> = networks.iter().map(|own| text(&own["id"])).collect();
-    let full = network_ids.iter().any(|id| !state.has_free_address(id));
-    let nics = network_ids.iter().filter_map(|id| state.new_nic(id)).collect();
+    let is_gateway = |own: &BTreeMap<String, String>| own.get("ip").is_some_and(|ip| ip.ends_with(".1"));
+    let full = network_ids.iter().any(|id| !state.has_free_address(id))
+        || params.entries("iptonetworklist").iter().any(is_gateway);
+    let nics = match full {
+        true => Vec::new(),
+        false => network_ids.iter().filter_map(|id| state.new_nic(id)).collect(),
+    };
     let mut details = details;
+    if let Some(size) = params.text("rootdisksize") {
+        details.insert("rootdisksize".to_owned(), size.to_owned());
+    }
     details.insert("deployvm".to_owned(), "true".to_owned());
     if !key_pairs.is_empty() {
         details.insert("SSH.KeyPairNames".to_owned(), key_pairs.join(","));
@@ -154,7 +182,11 @@ pub(super) fn deploy(state: &mut State, asked: &Asked<'_>) -> Answered {
         security_groups,
         key_pairs,
         user_data,
-        disk_offering: params.text("diskofferingid").map(str::to_owned),
+        registered_user_data: params.text("userdataid").map(|id| {
+            let parameters = params.details("userdatadetails");
+            let pairs: Vec<String> = parameters.iter().map(|(key, value)| format!("{key}={value}")).collect();
+            (id.to_owned(), format!("{{{}}}", pairs.join(", ")))
+        }),
         boot: params
             .text("boottype")
             .map(|kind| (kind.to_owned(), params.text("bootmode").unwrap_or("Legacy").to_owned())),
@@ -162,7 +194,7 @@ pub(super) fn deploy(state: &mut State, asked: &Asked<'_>) -> Answered {
         created: asked.now,
         updated: None,
         host: None,
-        placed: false,
+        first_ran: None,
         delete_protection: false,
         removed: false,
     };
@@ -178,8 +210,10 @@ pub(super) fn deploy(state: &mut State, asked: &Asked<'_>) -> Answered {
         size,
         offering,
         created: asked.now,
+        attached: None,
+        is_on_storage: false,
         tags: Vec::new(),
-        removed: false,
+        fate: VolumeFate::Kept,
     };
     state
         .volumes
@@ -200,17 +234,32 @@ pub(super) fn deploy(state: &mut State, asked: &Asked<'_>) -> Answered {
     }
     if !is_here {
         state.fail_start(&id, asked.now);
-        let mut refusal = hidden(Refusal::new(
-            530,
-            4250,
-            "Template has not been completely downloaded to zone",
-        ));
-        refusal.left = Some(id);
-        return Err(refusal);
+        // It did not get as far as disks and groups.
+        state.volumes.retain(|own| own.machine.as_deref() != Some(&id));
+        if let Some(own) = state.machine_mut(&id) {
+            own.security_groups.clear();
+        }
+        let text = format!(
+            "Template Template {{\"format\":{},\"id\":111,\"name\":{},\"uniqueName\":\"simulator-Centos\",\"uuid\":{}}} has not been completely downloaded to zone Zone {{\"id\": \"4\", \"name\": {}, \"uuid\": {}}}",
+            template["format"], template["name"], template["id"], zone["name"], zone["id"]
+        );
+        return Err(Refusal {
+            cs: 4250,
+            left: Some(id),
+            ..hidden(Refusal::new(530, 4250, text))
+        });
     }
     if params.text("extraconfig").is_some() && !state.settings.extra_config {
         let text = "attempted setting extraconfig but enable.additional.vm.configuration is disabled";
         return Err(Refusal::invalid(text));
+    }
+    // Checked only now, when the record is there.
+    let custom = params.text("customjobid").map(str::to_owned);
+    if custom
+        .as_ref()
+        .is_some_and(|id| state.jobs.iter().any(|own| own.id == *id))
+    {
+        return Err(hidden(Refusal::new(530, 9999, "Duplicate entry for key 'uuid'")));
     }
     let start = params.flag("startvm") != Some(false);
     let class = match is_admin {
@@ -223,8 +272,24 @@ pub(super) fn deploy(state: &mut State, asked: &Asked<'_>) -> Answered {
         start,
     };
     let instance = Some(("VirtualMachine", id.clone()));
-    let job = state.schedule(&asked.account.name, class, instance, work, takes, asked.now);
+    let job = state.schedule_as(custom, &asked.account.name, class, instance, work, takes, asked.now);
     Ok(json!({"id": id, "jobid": job}))
+}
+
+/// Ids of other things are resolved before anything is looked at.
+fn known_ids(state: &State, asked: &Asked<'_>) -> Result<(), Refusal> {
+    let params = asked.params;
+    let check = |param: &str, is_known: &dyn Fn(&str) -> bool| {
+        let unknown = params.list(param).into_iter().find(|id| !is_known(id));
+        unknown.map_or(Ok(()), |id| Err(Refusal::unknown_id(asked.command, param, id)))
+    };
+    let in_list = |all: &[Value], id: &str| all.iter().any(|own| own["id"] == id);
+    check("affinitygroupids", &|id| {
+        state.affinity_groups.iter().any(|own| own.id == id)
+    })?;
+    check("securitygroupids", &|id| in_list(&state.catalogue.security_groups, id))?;
+    check("userdataid", &|id| in_list(&state.catalogue.user_data, id))?;
+    check("hostid", &|id| state.hosts.iter().any(|own| own.id == id))
 }
 
 fn text(value: &Value) -> String {
@@ -232,13 +297,7 @@ fn text(value: &Value) -> String {
 }
 
 fn object(asked: &Asked<'_>, param: &str, all: &[Value]) -> Result<Value, Refusal> {
-    let Some(id) = asked.params.text(param) else {
-        return Err(Refusal::new(
-            431,
-            9999,
-            format!("Unable to execute API command deployvirtualmachine due to missing parameter {param}"),
-        ));
-    };
+    let id = asked.required(param)?;
     let found = all.iter().find(|own| own["id"] == id).cloned();
     found.ok_or_else(|| Refusal::unknown_id(asked.command, param, id))
 }
@@ -256,7 +315,7 @@ fn check_name(asked: &Asked<'_>) -> Result<(), Refusal> {
     }
     Err(Refusal::new(
         431,
-        4350,
+        9999,
         "Unable to execute API command deployvirtualmachine due to invalid value. Invalid value provided for API arg: name - it can contain ASCII letters 'a' through 'z', the digits '0' through '9', and the hyphen ('-'), must be between 1 and 63 characters long, and can't start or end with \"-\" and can't start with digit",
     ))
 }
@@ -369,6 +428,9 @@ fn user_data(state: &State, asked: &Asked<'_>) -> Result<Option<String>, Refusal
     let Some(given) = asked.params.text("userdata") else {
         return Ok(None);
     };
+    if asked.params.method == Method::Get && given.len() > LONGEST_BY_GET {
+        return Err(Refusal::invalid("User data is too long for http GET request"));
+    }
     if asked.params.text("userdataid").is_some() {
         let text = "Both userdata and userdata ID inputs are not allowed, please provide only one";
         return Err(Refusal::invalid(text));
@@ -393,7 +455,21 @@ fn user_data(state: &State, asked: &Asked<'_>) -> Result<Option<String>, Refusal
 
 fn networks(state: &State, asked: &Asked<'_>, zone: &Value, owner: &str) -> Result<Vec<Value>, Refusal> {
     let mut found = Vec::new();
-    for id in asked.params.list("networkids") {
+    let by_address = asked.params.entries("iptonetworklist");
+    let mut ids = asked.params.list("networkids");
+    ids.extend(
+        by_address
+            .iter()
+            .filter_map(|own| own.get("networkid"))
+            .map(String::as_str),
+    );
+    if ids.is_empty() && zone["networktype"] == "Advanced" {
+        // The server chooses.
+        let mut own = state.catalogue.networks.iter();
+        let own = own.find(|own| own["account"] == owner && own["zoneid"] == zone["id"] && own["type"] == "Isolated");
+        found.extend(own.cloned());
+    }
+    for id in ids {
         let network = state.catalogue.networks.iter().find(|own| own["id"] == id);
         let network = network.ok_or_else(|| Refusal::unknown_id(asked.command, "networkids", id))?;
         if network["zoneid"] != zone["id"] {
@@ -465,14 +541,37 @@ fn quota<const N: usize>(
         return Ok(());
     };
     for (resource, amount) in wanted {
-        let limit = account.limits.get(resource).copied().unwrap_or(-1);
+        let of_domain = state
+            .domain_limits
+            .get(&(account.domain_id.clone(), resource.to_owned()));
         let now = used.get(resource).copied().unwrap_or_default();
+        if let Some(limit) = of_domain.filter(|limit| **limit >= 0 && now + amount > **limit) {
+            return Err(Refusal::new(
+                535,
+                9999,
+                format!(
+                    "Maximum domain resource limits of Type '{resource}' for Domain Id = {} is exceeded: Domain Resource Limit = {limit}, Current Domain Resource Amount = {now}, Current Resource Reservation = 0, Requested Resource Amount = {amount}.",
+                    account.domain_id
+                ),
+            ));
+        }
+        let limit = account.limits.get(resource).copied().unwrap_or(-1);
+        // Sizes of disks are told in words and in bytes.
+        let told = |gib: i64| match (resource, gib) {
+            ("primary_storage", 0) => "(0 bytes) 0".to_owned(),
+            ("primary_storage", gib) => format!("({gib}.00 GB) {}", gib << 30),
+            (_, amount) => amount.to_string(),
+        };
         if limit >= 0 && now + amount > limit {
             return Err(Refusal::new(
                 535,
                 9999,
                 format!(
-                    "Maximum amount of resources of Type = '{resource}', tag = 'null' for Account Name = {owner} in Domain Id = 2 is exceeded: Account Resource Limit = {limit}, Current Account Resource Amount = {now}, Current Account Resource Reservation = 0, Requested Resource Amount = {amount}."
+                    "Maximum amount of resources of Type = '{resource}', tag = 'null' for Account Name = {owner} in Domain Id = 2 is exceeded: Account Resource Limit = {}, Current Account Resource Amount = {}, Current Account Resource Reservation = {}, Requested Resource Amount = {}.",
+                    told(limit),
+                    told(now),
+                    told(0),
+                    told(amount)
                 ),
             ));
         }

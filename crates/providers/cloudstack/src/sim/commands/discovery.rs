@@ -2,11 +2,11 @@
 
 use serde_json::{Value, json};
 
-use super::Asked;
+use super::{Asked, infrastructure};
 use crate::sim::{
     answer::{Answered, Page, Refusal, list},
     render,
-    state::{Role, State},
+    state::{Role, State, date},
 };
 
 pub(super) fn capabilities(state: &State, asked: &Asked<'_>) -> Answered {
@@ -31,6 +31,9 @@ pub(super) fn capabilities(state: &State, asked: &Asked<'_>) -> Answered {
         "sharedfsvmminramsize": 1024, "instanceleaseenabled": settings.leases, "dynamicscalingenabled": false,
         "additionalconfigenabled": settings.extra_config,
     });
+    if asked.account.role == Role::RootAdmin {
+        capability["extensionspath"] = json!("/usr/share/cloudstack-management/extensions");
+    }
     if let Some((interval, most)) = settings.throttling {
         capability["apilimitinterval"] = json!(interval.as_secs());
         capability["apilimitmax"] = json!(most);
@@ -55,7 +58,23 @@ pub(super) fn zones(state: &State, asked: &Asked<'_>) -> Answered {
     };
     // An explicit false means: only zones where the caller has a machine.
     let only_used = params.flag("available") == Some(false);
-    let zones = zones.filter(|zone| !only_used || owns_machine(zone)).cloned().collect();
+    let zones = zones.filter(|zone| !only_used || owns_machine(zone)).map(|zone| {
+        let mut zone = zone.clone();
+        if asked.account.role == Role::RootAdmin {
+            for (field, value) in [
+                ("dns1", "192.0.2.53"),
+                ("internaldns1", "192.0.2.53"),
+                ("guestcidraddress", "10.1.1.0/24"),
+            ] {
+                zone[field] = json!(value);
+            }
+            if params.flag("showcapacities") == Some(true) {
+                zone["capacity"] = infrastructure::of_zone(state, zone["id"].as_str().unwrap_or_default());
+            }
+        }
+        zone
+    });
+    let zones = zones.collect();
     asked.list(state, "zone", zones)
 }
 
@@ -71,11 +90,19 @@ pub(super) fn offerings(state: &State, asked: &Asked<'_>) -> Answered {
             && zone.is_none_or(|zone| bound.is_empty() || bound.split(',').any(|own| own == zone))
             && params.text("keyword").is_none_or(|word| contains(&own["name"], word))
     };
-    asked.list(
-        state,
-        "serviceoffering",
-        state.catalogue.offerings.iter().filter(wanted).cloned().collect(),
-    )
+    let shown = state.catalogue.offerings.iter().filter(wanted).map(|own| {
+        let mut shown = own.clone();
+        // What binds an offering is a detail of it, by the server's own numbers.
+        if asked.account.role == Role::RootAdmin {
+            for field in ["domainid", "zoneid"] {
+                if own[field].is_string() {
+                    shown["serviceofferingdetails"][field] = json!("2");
+                }
+            }
+        }
+        shown
+    });
+    asked.list(state, "serviceoffering", shown.collect())
 }
 
 pub(super) fn disk_offerings(state: &State, asked: &Asked<'_>) -> Answered {
@@ -109,28 +136,72 @@ pub(super) fn templates(state: &State, asked: &Asked<'_>) -> Answered {
     ];
     if !known.contains(&filter) {
         let text = format!("No enum constant com.cloud.template.VirtualMachineTemplate.TemplateFilter.{filter}");
-        return Err(Refusal::invalid(text));
+        return Err(Refusal::new(431, 9999, text));
     }
     if filter == "all" && asked.account.role == Role::User {
         return Err(Refusal::invalid("Filter all can be specified by admin only"));
     }
     let mut ids = params.list("ids");
     ids.extend(params.text("id"));
+    let is_own = |own: &Value| own["account"] == asked.account.name.as_str();
+    let is_visible = |own: &Value| own["ispublic"] == true || asked.account.role != Role::User || is_own(own);
+    let private = |own: &&Value| ids.iter().any(|id| own["id"] == *id) && !is_visible(own);
+    if let Some(own) = state.catalogue.templates.iter().find(private) {
+        return Err(no_launch(asked, own));
+    }
+    let tags = params.tags("tags");
     let wanted = |own: &&Value| {
-        let is_visible = own["ispublic"] == true
-            || asked.account.role != Role::User
-            || own["account"] == asked.account.name.as_str();
+        let is_meant = match filter {
+            "self" | "selfexecutable" => is_own(own),
+            "sharedexecutable" => own["ispublic"] != true && !is_own(own),
+            "community" => own["ispublic"] == true && own["isfeatured"] != true,
+            "featured" => own["ispublic"] == true && own["isfeatured"] == true,
+            _ => true,
+        };
         (ids.is_empty() || ids.iter().any(|id| own["id"] == *id))
             && params.text("zoneid").is_none_or(|zone| own["zoneid"] == zone)
             && params.text("name").is_none_or(|name| same(&own["name"], name))
-            && (filter != "self" || own["account"] == asked.account.name.as_str())
-            && is_visible
+            && (tags.is_empty() || has_any_tag(own, &tags))
+            && (filter == "all" || own["templatetype"] != "SYSTEM")
+            && is_meant
+            && is_visible(own)
     };
-    asked.list(
-        state,
-        "template",
-        state.catalogue.templates.iter().filter(wanted).cloned().collect(),
-    )
+    let shown = state.catalogue.templates.iter().filter(wanted).map(|own| {
+        let mut shown = own.clone();
+        // A template that machines were made of is also on the storage that they run from.
+        let is_used = state.machines.iter().any(|machine| {
+            own["id"] == machine.template.as_str()
+                && own["zoneid"] == machine.zone.as_str()
+                && machine.first_ran.is_some()
+        });
+        if let Some(Value::Array(stores)) = shown.get_mut("downloaddetails") {
+            if is_used {
+                stores.push(json!({"downloadState": "DOWNLOADED", "datastore": "primary", "downloadPercent": "100"}));
+            }
+            if asked.account.role == Role::RootAdmin {
+                for store in stores {
+                    store["datastoreRole"] = json!("Image");
+                    store["datastoreId"] = json!("c84217c0-0be4-4468-83f9-ee4fe7b24240");
+                }
+            }
+        }
+        if is_own(own) || asked.account.role == Role::RootAdmin {
+            shown["status"] = json!("Download Complete");
+        }
+        if asked.account.role == Role::RootAdmin {
+            shown["url"] = json!("http://images.example/template");
+        }
+        shown
+    });
+    asked.list(state, "template", shown.collect())
+}
+
+/// A private template of somebody else.
+pub(super) fn no_launch(asked: &Asked<'_>, template: &Value) -> Refusal {
+    Refusal::forbidden(format!(
+        "Account Account [{{\"accountName\":\"{}\",\"id\":4,\"uuid\":\"{}\"}}] does not have permission to launch instances from template Template {{\"format\":{},\"id\":200,\"name\":{},\"uniqueName\":\"200-3-8d2ebef8-5707-3e5e-9f17-6ec52e9f5319\",\"uuid\":{}}}",
+        asked.account.name, asked.account.id, template["format"], template["name"], template["id"]
+    ))
 }
 
 pub(super) fn networks(state: &State, asked: &Asked<'_>) -> Answered {
@@ -146,6 +217,7 @@ pub(super) fn networks(state: &State, asked: &Asked<'_>) -> Answered {
     });
     let tags = params.tags("tags");
     let wanted = |own: &Value| {
+        // Networks of a domain are everybody's in it.
         let is_visible = match (own["projectid"].as_str(), project) {
             (Some(own), Some(wanted)) => own == wanted || wanted == "-1",
             (Some(_), None) => false,
@@ -227,7 +299,7 @@ pub(super) fn key_pairs(state: &State, asked: &Asked<'_>) -> Answered {
     let shown = pairs.map(|name| {
         json!({
             "id": "0c2b0e0e-0000-4000-8000-000000000001", "name": name, "account": owner.name, "domainid": owner.domain_id,
-            "domain": owner.domain, "domainpath": owner.domain_path,
+            "domain": owner.domain,
             "fingerprint": "62:6f:8c:58:e1:12:bc:a4:d2:f8:93:6a:23:98:ab:7a", "hasannotations": false,
         })
     });
@@ -254,125 +326,14 @@ pub(super) fn instance_groups(state: &State, asked: &Asked<'_>) -> Answered {
     names.sort_unstable();
     names.dedup();
     let account = asked.account;
-    let shown = names.into_iter().map(|name| {
-        json!({
-            "id": state.known_group(name), "name": name, "account": account.name, "domainid": account.domain_id,
+    let shown = names.into_iter().filter_map(|name| {
+        let (id, created) = state.known_group(name)?;
+        Some(json!({
+            "id": id, "name": name, "created": date(*created), "account": account.name, "domainid": account.domain_id,
             "domain": account.domain, "domainpath": account.domain_path, "hasannotations": false,
-        })
+        }))
     });
     asked.list(state, "instancegroup", shown.collect())
-}
-
-/// (name in the answer, name of the resource, unit).
-const LIMITS: [(&str, &str); 6] = [
-    ("vm", "user_vm"),
-    ("volume", "volume"),
-    ("cpu", "cpu"),
-    ("memory", "memory"),
-    ("gpu", "gpu"),
-    ("primarystorage", "primary_storage"),
-];
-
-pub(super) fn accounts(state: &State, asked: &Asked<'_>) -> Answered {
-    let wanted = asked.params.text("name");
-    let listall = asked.params.flag("listall") == Some(true);
-    let shown = state
-        .accounts
-        .iter()
-        .filter(|own| match asked.account.role {
-            Role::User => own.name == asked.account.name,
-            Role::DomainAdmin | Role::RootAdmin => listall || wanted.is_some() || own.name == asked.account.name,
-        })
-        .filter(|own| wanted.is_none_or(|wanted| own.name == wanted))
-        .map(|own| {
-            let role = match own.role {
-                Role::User => "User",
-                Role::DomainAdmin => "DomainAdmin",
-                Role::RootAdmin => "Admin",
-            };
-            let mut shown = json!({
-                "id": own.id, "name": own.name, "accounttype": 0, "roletype": role, "rolename": role,
-                "domainid": own.domain_id, "domain": own.domain, "domainpath": own.domain_path, "state": "enabled",
-                "user": [{"id": own.user_id, "username": own.name, "account": own.name, "apikey": own.api_key}],
-                "isdefault": false, "groups": [],
-            });
-            let used = state.usage((&own.name, None));
-            for (name, resource) in LIMITS {
-                let total = used.get(resource).copied().unwrap_or_default();
-                let limit = own.limits.get(resource).copied().unwrap_or(-1);
-                shown[format!("{name}total")] = json!(total);
-                let (most, left) = if limit < 0 {
-                    ("Unlimited".to_owned(), "Unlimited".to_owned())
-                } else {
-                    (limit.to_string(), (limit - total).to_string())
-                };
-                shown[format!("{name}limit")] = json!(most);
-                shown[format!("{name}available")] = json!(left);
-            }
-            shown
-        });
-    asked.list(state, "account", shown.collect())
-}
-
-pub(super) fn projects(state: &State, asked: &Asked<'_>) -> Answered {
-    let params = asked.params;
-    let shown = state
-        .projects
-        .iter()
-        .filter(|own| asked.account.role == Role::RootAdmin || own.members.contains(&asked.account.name))
-        .filter(|own| params.text("id").is_none_or(|id| own.id == id))
-        .filter(|own| params.text("name").is_none_or(|name| own.name == name))
-        .map(|own| {
-            let used = state.usage(("", Some(&own.id)));
-            let mut shown = json!({
-                "id": own.id, "name": own.name, "displaytext": own.name, "domainid": asked.account.domain_id,
-                "domain": asked.account.domain, "owner": [{"account": own.members.first()}], "state": "Active", "tags": [],
-            });
-            for (name, resource) in LIMITS {
-                shown[format!("{name}total")] = json!(used.get(resource).copied().unwrap_or_default());
-                shown[format!("{name}limit")] = json!("Unlimited");
-                shown[format!("{name}available")] = json!("Unlimited");
-            }
-            shown
-        });
-    asked.list(state, "project", shown.collect())
-}
-
-pub(super) fn resource_limits(state: &State, asked: &Asked<'_>) -> Answered {
-    const TYPES: [(&str, &str); 6] = [
-        ("0", "user_vm"),
-        ("2", "volume"),
-        ("8", "cpu"),
-        ("9", "memory"),
-        ("10", "primary_storage"),
-        ("16", "gpu"),
-    ];
-    let params = asked.params;
-    let own = asked.account;
-    let shown = TYPES
-        .iter()
-        .filter(|(number, name)| {
-            params.text("resourcetype").is_none_or(|wanted| wanted == *number)
-                && params.text("resourcetypename").is_none_or(|wanted| wanted == *name)
-        })
-        .map(|(number, name)| {
-            json!({
-                "account": own.name, "domainid": own.domain_id, "domain": own.domain, "domainpath": own.domain_path,
-                "resourcetype": number, "resourcetypename": name, "max": own.limits.get(*name).copied().unwrap_or(-1),
-            })
-        });
-    asked.list(state, "resourcelimit", shown.collect())
-}
-
-pub(super) fn hosts(state: &State, asked: &Asked<'_>) -> Answered {
-    let zone = asked.params.text("zoneid");
-    let hosts = state
-        .hosts
-        .iter()
-        .filter(|own| zone.is_none_or(|zone| own.zone == zone));
-    let shown =
-        hosts.map(|own| json!({"id": own.id, "name": own.name, "state": "Up", "type": "Routing", "zoneid": own.zone}));
-    asked.list(state, "host", shown.collect())
 }
 
 pub(super) fn tariffs(state: &State) -> Answered {
@@ -385,20 +346,6 @@ pub(super) fn tariffs(state: &State) -> Answered {
         shown
     });
     Ok(list("quotatariff", tariffs.collect(), Page::Everything))
-}
-
-pub(super) fn api_limit(state: &State) -> Answered {
-    let Some((_, most)) = state.settings.throttling else {
-        return Err(Refusal {
-            key: crate::sim::answer::Key::ErrorResponse,
-            ..Refusal::new(
-                432,
-                9999,
-                "This api is only available when api.throttling.enabled = true.",
-            )
-        });
-    };
-    Ok(json!({"apilimit": {"apiIssued": 2, "apiAllowed": most - 2, "expireAfter": 0}}))
 }
 
 fn same(value: &Value, wanted: &str) -> bool {

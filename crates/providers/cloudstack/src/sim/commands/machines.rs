@@ -60,13 +60,24 @@ pub(super) fn list_machines(state: &State, asked: &Asked<'_>) -> Answered {
             && params
                 .text("networkid")
                 .is_none_or(|id| own.nics.iter().any(|nic| nic.network == id))
+            && params.text("groupid").is_none_or(|id| {
+                let group = own.group.as_deref().and_then(|name| state.known_group(name));
+                group.is_some_and(|(own, _)| own == id)
+            })
             && (tags.is_empty() || has_any_tag(own, &tags))
             && zone_is(own)
             && has_word(own)
             && state_is(own)
     });
+    let shows_user_data = params.flag("userdata") == Some(true);
     let shown: Vec<Value> = found
-        .map(|own| render::machine(state, own, &details, asked.account.role))
+        .map(|own| {
+            let mut shown = render::machine(state, own, &details, asked.account.role);
+            if let Some(user_data) = own.user_data.as_ref().filter(|_| shows_user_data) {
+                shown["userdata"] = json!(user_data);
+            }
+            shown
+        })
         .collect();
     asked.list(state, "virtualmachine", shown)
 }
@@ -80,7 +91,7 @@ fn has_any_tag(machine: &Machine, tags: &[(String, String)]) -> bool {
 
 /// The machine that a command names, if the caller may change it.
 fn named(state: &State, asked: &Asked<'_>, param: &str) -> Result<Machine, Refusal> {
-    let id = asked.params.text(param).unwrap_or_default();
+    let id = asked.required(param)?;
     let Some(found) = state.machine(id) else {
         return Err(Refusal::unknown_id(asked.command, param, id));
     };
@@ -125,7 +136,11 @@ pub(super) fn act(state: &mut State, asked: &Asked<'_>) -> Answered {
             ("DestroyVMCmd", work, latency.destroy)
         }
     };
-    let class = format!("org.apache.cloudstack.api.command.user.vm.{class}");
+    let class = match (asked.command, asked.account.role) {
+        ("expungeVirtualMachine", _) => format!("org.apache.cloudstack.api.command.admin.vm.{class}"),
+        (_, Role::RootAdmin) => format!("org.apache.cloudstack.api.command.admin.vm.{class}ByAdmin"),
+        (_, Role::User | Role::DomainAdmin) => format!("org.apache.cloudstack.api.command.user.vm.{class}"),
+    };
     let instance = Some(("VirtualMachine", found.id));
     let job = state.schedule(&asked.account.name, &class, instance, work, takes, asked.now);
     Ok(asked.accepted(job))
@@ -134,13 +149,25 @@ pub(super) fn act(state: &mut State, asked: &Asked<'_>) -> Answered {
 pub(super) fn update(state: &mut State, asked: &Asked<'_>) -> Answered {
     let found = named(state, asked, "id")?;
     let params = asked.params;
+    let refused = || Refusal {
+        cs: 4250,
+        ..Refusal::internal()
+    };
+    let details = params.details("details");
+    let is_custom = state
+        .catalogue
+        .offering(&found.offering)
+        .is_some_and(|own| own["iscustomized"] == true);
+    if is_custom && !details.is_empty() && !(details.contains_key("cpuNumber") && details.contains_key("memory")) {
+        return Err(refused());
+    }
     if let Some(name) = params.text("name") {
         let taken = state
             .machines
             .iter()
             .any(|own| own.name == name && own.id != found.id && !own.removed);
         if taken {
-            return Err(Refusal::internal());
+            return Err(refused());
         }
     }
     if let Some(machine) = state.machine_mut(&found.id) {
@@ -160,13 +187,30 @@ pub(super) fn update(state: &mut State, asked: &Asked<'_>) -> Answered {
 }
 
 pub(super) fn job(state: &State, asked: &Asked<'_>) -> Answered {
-    let Some(id) = asked.params.text("jobid") else {
-        return Err(Refusal::invalid(
-            "Expected parameter job id or parameters resource type and resource id",
-        ));
-    };
-    let Some(job) = state.jobs.iter().find(|own| own.id == id) else {
-        return Err(Refusal::unknown_id(asked.command, "jobid", id));
+    let params = asked.params;
+    let job = match (
+        params.text("jobid"),
+        params.text("resourceid"),
+        params.text("resourcetype"),
+    ) {
+        (Some(id), _, _) => {
+            let job = state.jobs.iter().find(|own| own.id == id);
+            job.ok_or_else(|| Refusal::unknown_id(asked.command, "jobid", id))?
+        }
+        (None, Some(id), Some(kind)) => {
+            let is_meant = |own: &&crate::sim::jobs::Job| {
+                own.instance
+                    .as_ref()
+                    .is_some_and(|(own, resource)| own.eq_ignore_ascii_case(kind) && resource == id)
+            };
+            let job = state.jobs.iter().rev().find(is_meant);
+            job.ok_or_else(|| Refusal::unknown_id(asked.command, "resourceid", id))?
+        }
+        _ => {
+            return Err(Refusal::invalid(
+                "Expected parameter job id or parameters resource type and resource id",
+            ));
+        }
     };
     if asked.account.role == Role::User && job.account != asked.account.name {
         return Err(Refusal::forbidden(format!(
@@ -174,5 +218,5 @@ pub(super) fn job(state: &State, asked: &Asked<'_>) -> Answered {
             asked.account.name, asked.account.id
         )));
     }
-    Ok(state.show_job(job))
+    Ok(state.show_job(job, asked.account.role))
 }

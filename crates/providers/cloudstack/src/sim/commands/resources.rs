@@ -6,7 +6,7 @@ use super::Asked;
 use crate::sim::{
     answer::{Answered, Refusal},
     jobs::Work,
-    machines::{AffinityRecord, Volume},
+    machines::{AffinityRecord, Volume, VolumeFate},
     render,
     state::{State, new_id},
 };
@@ -20,7 +20,7 @@ pub(super) fn volumes(state: &State, asked: &Asked<'_>) -> Answered {
     }
     let tags = params.tags("tags");
     let found = state.volumes.iter().filter(|own| {
-        !own.removed
+        own.fate != VolumeFate::Gone
             && params.text("id").is_none_or(|id| own.id == id)
             && params
                 .text("virtualmachineid")
@@ -29,7 +29,13 @@ pub(super) fn volumes(state: &State, asked: &Asked<'_>) -> Answered {
             && (tags.is_empty() || own.tags.iter().any(|tag| tags.contains(tag)))
             && asked.sees(state, &own.account, own.project.as_deref())
     });
-    asked.list(state, "volume", found.map(|own| render::volume(state, own)).collect())
+    asked.list(
+        state,
+        "volume",
+        found
+            .map(|own| render::volume(state, own, asked.account.role))
+            .collect(),
+    )
 }
 
 pub(super) fn create_volume(state: &mut State, asked: &Asked<'_>) -> Answered {
@@ -48,8 +54,10 @@ pub(super) fn create_volume(state: &mut State, asked: &Asked<'_>) -> Answered {
         size,
         offering: params.text("diskofferingid").map(str::to_owned),
         created: asked.now,
+        attached: None,
+        is_on_storage: false,
         tags: Vec::new(),
-        removed: false,
+        fate: VolumeFate::Kept,
     });
     let class = "org.apache.cloudstack.api.command.user.volume.CreateVolumeCmd";
     let takes = state.settings.latency.small;
@@ -68,7 +76,7 @@ pub(super) fn create_volume(state: &mut State, asked: &Asked<'_>) -> Answered {
 fn named_volume(state: &State, asked: &Asked<'_>) -> Result<String, Refusal> {
     let id = asked.params.text("id").unwrap_or_default();
     match state.volumes.iter().find(|own| own.id == id) {
-        Some(own) if own.removed => Err(Refusal::invalid("Unable to find volume with ID: 64")),
+        Some(own) if own.fate != VolumeFate::Kept => Err(Refusal::invalid("Unable to find volume with ID: 64")),
         Some(own) => Ok(own.id.clone()),
         None => Err(Refusal::unknown_id(asked.command, "id", id)),
     }
@@ -99,7 +107,7 @@ pub(super) fn delete_volume(state: &mut State, asked: &Asked<'_>) -> Answered {
             "Please specify a volume that is not attached to any VM.",
         ));
     }
-    own.removed = true;
+    own.fate = VolumeFate::Gone;
     Ok(json!({"success": true}))
 }
 
@@ -128,7 +136,7 @@ pub(super) fn list_tags(state: &State, asked: &Asked<'_>) -> Answered {
     let volumes = state
         .volumes
         .iter()
-        .filter(|own| !own.removed && own.account == asked.account.name);
+        .filter(|own| own.fate == VolumeFate::Kept && own.account == asked.account.name);
     let volumes = volumes.map(|own| ("Volume", &own.id, &own.tags));
     let mut shown: Vec<Value> = Vec::new();
     for (kind, id, tags) in machines.chain(volumes) {
@@ -145,7 +153,9 @@ pub(super) fn list_tags(state: &State, asked: &Asked<'_>) -> Answered {
             })
             .cloned()
             .collect();
-        if let Value::Array(rows) = render::tags(state, &asked.account.name, kind, id, &wanted) {
+        if let Value::Array(mut rows) = render::tags(state, &asked.account.name, kind, id, &wanted) {
+            rows.iter_mut()
+                .for_each(|row| row["domainpath"] = json!(asked.account.domain_path));
             shown.extend(rows);
         }
     }
@@ -191,7 +201,7 @@ pub(super) fn create_affinity_group(state: &mut State, asked: &Asked<'_>) -> Ans
     });
     let class = "org.apache.cloudstack.api.command.user.affinitygroup.CreateAffinityGroupCmd";
     let takes = state.settings.latency.small;
-    let instance = Some(("AffinityGroup", id.clone()));
+    let instance = Some(("AffinityGroup", String::new()));
     let job = state.schedule(
         &account,
         class,
@@ -210,7 +220,7 @@ pub(super) fn delete_affinity_group(state: &mut State, asked: &Asked<'_>) -> Ans
     }
     let class = "org.apache.cloudstack.api.command.user.affinitygroup.DeleteAffinityGroupCmd";
     let takes = state.settings.latency.small;
-    let instance = Some(("AffinityGroup", id.clone()));
+    let instance = Some(("AffinityGroup", String::new()));
     let work = Work::DeleteAffinityGroup { id };
     let job = state.schedule(&asked.account.name, class, instance, work, takes, asked.now);
     Ok(asked.accepted(job))
@@ -228,43 +238,7 @@ pub(super) fn register_key_pair(state: &mut State, asked: &Asked<'_>) -> Answere
     own.key_pairs.push(name.clone());
     Ok(json!({"keypair": {
         "id": new_id(), "name": name, "account": own.name, "domainid": own.domain_id, "domain": own.domain,
-        "domainpath": own.domain_path, "fingerprint": "62:6f:8c:58:e1:12:bc:a4:d2:f8:93:6a:23:98:ab:7a",
+        "fingerprint": "62:6f:8c:58:e1:12:bc:a4:d2:f8:93:6a:23:98:ab:7a",
         "hasannotations": false,
     }}))
-}
-
-pub(super) fn update_limit(state: &mut State, asked: &Asked<'_>) -> Answered {
-    let params = asked.params;
-    let number = params.text("resourcetype").unwrap_or_default().to_owned();
-    let name = match number.as_str() {
-        "0" => "user_vm",
-        "2" => "volume",
-        "8" => "cpu",
-        "9" => "memory",
-        "10" => "primary_storage",
-        _ => "unknown",
-    };
-    let most = params.number(asked.command, "max")?.unwrap_or(-1);
-    let mut limit = json!({"resourcetype": number, "resourcetypename": name, "max": most});
-    let account = params.text("account").map(str::to_owned);
-    let any = state
-        .accounts
-        .iter()
-        .find(|own| Some(own.domain_id.as_str()) == params.text("domainid"))
-        .cloned();
-    let any = any.unwrap_or_else(|| asked.account.clone());
-    for (field, value) in [
-        ("domainid", &any.domain_id),
-        ("domain", &any.domain),
-        ("domainpath", &any.domain_path),
-    ] {
-        limit[field] = json!(value);
-    }
-    if let Some(account) = account {
-        if let Some(own) = state.accounts.iter_mut().find(|own| own.name == account) {
-            own.limits.insert(name.to_owned(), most);
-        }
-        limit["account"] = json!(account);
-    }
-    Ok(json!({"resourcelimit": limit}))
 }
