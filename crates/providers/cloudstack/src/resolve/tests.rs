@@ -1,6 +1,7 @@
 use serde_json::{Value, json};
 
 use super::*;
+use crate::node_class::status::ZONE_READY;
 
 fn class(spec: Value) -> CloudStackNodeClass {
     let mut whole = json!({

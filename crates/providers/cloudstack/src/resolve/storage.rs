@@ -1,0 +1,56 @@
+//! The disk offerings of root and data disks.
+
+use super::{Lists, Resolution, names, problem};
+use crate::{
+    client::model::DiskOffering,
+    node_class::{CloudStackNodeClass, status::STORAGE_READY},
+};
+
+pub(super) fn disks(class: &CloudStackNodeClass, lists: &Lists, resolution: &mut Resolution) {
+    let spec = &class.spec;
+    let mut wanted: Vec<(&str, Option<i64>, bool)> = Vec::new();
+    wanted.extend(
+        spec.root_disk_offering
+            .as_deref()
+            .map(|name| (name, spec.root_disk_size, true)),
+    );
+    wanted.extend(spec.disk_offering.as_deref().map(|name| (name, spec.disk_size, false)));
+    wanted.extend(
+        spec.data_disks
+            .iter()
+            .flatten()
+            .map(|disk| (disk.offering.as_str(), disk.size, false)),
+    );
+    for (name, size, is_root) in wanted {
+        let named: Vec<&DiskOffering> = lists
+            .disk_offerings
+            .iter()
+            .filter(|own| own.id == name || own.name == name)
+            .collect();
+        let [found] = named.as_slice() else {
+            let message = if named.is_empty() {
+                let all = names(lists.disk_offerings.iter().map(|own| own.name.as_str()));
+                format!("disk offering {name} does not exist or is not visible to the API key; there is {all}")
+            } else {
+                let ids = names(named.iter().map(|own| own.id.as_str()));
+                format!("disk offering {name} is ambiguous; use one of the ids {ids}")
+            };
+            problem(&mut resolution.problems, STORAGE_READY, "DiskOfferingNotFound", message);
+            continue;
+        };
+        if found.iscustomized && size.is_none() {
+            let message = format!("disk offering {name} is of custom size; give the size in GiB");
+            problem(
+                &mut resolution.problems,
+                STORAGE_READY,
+                "InvalidDiskConfiguration",
+                message,
+            );
+        }
+        if is_root {
+            resolution.root_disk_offering = Some((*found).clone());
+        } else {
+            resolution.disk_offerings.push((*found).clone());
+        }
+    }
+}
