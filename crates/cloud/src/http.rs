@@ -95,6 +95,7 @@ pub struct Attempt<'a> {
     /// Counted from 1.
     pub number: u32,
     pub ending: Ending,
+    pub lane: Lane,
     pub took: Duration,
     /// Spent waiting for the rate limit before it was sent.
     pub throttled: Duration,
@@ -183,6 +184,7 @@ impl HttpClient {
                 method: &method,
                 number,
                 ending,
+                lane: endpoint.lane,
                 took,
                 throttled,
             };

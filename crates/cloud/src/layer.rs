@@ -135,6 +135,10 @@ impl<L: Layer> CloudProvider for L {
         self.inner().adoptable().await
     }
 
+    async fn readiness(&self) -> Result<(), String> {
+        self.inner().readiness().await
+    }
+
     async fn diagnose(&self) -> Vec<Diagnosis> {
         self.inner().diagnose().await
     }

@@ -154,6 +154,14 @@ pub trait CloudProvider: Send + Sync + 'static {
         Ok(Vec::new())
     }
 
+    /// Whether the cloud answers, for the process's readiness probe; asked by every replica, also by those that do not lead.
+    ///
+    /// # Errors
+    /// A sentence that says since when it does not.
+    async fn readiness(&self) -> Result<(), String> {
+        Ok(())
+    }
+
     /// What an administrator should know of credentials (validity, expiry, permission per endpoint), quotas and leftovers that are
     /// no instances, such as volumes and empty pools. Read-only; what can't be asked is a diagnosis too.
     async fn diagnose(&self) -> Vec<Diagnosis> {

@@ -203,7 +203,12 @@ impl Operator {
             Profiling::Off
         };
         let metrics = server::metrics_router(self.ctx.metrics.registry.clone(), profiling);
-        let probes = readiness::checks(self.ctx.watches.clone(), self.probe_client.clone()).router();
+        let probes = readiness::checks(
+            self.ctx.watches.clone(),
+            self.probe_client.clone(),
+            self.ctx.cloud.clone(),
+        )
+        .router();
         (metrics, probes)
     }
 

@@ -1,8 +1,9 @@
-//! When the process counts as ready: watches are complete, the CRDs are there, and it answers at all.
+//! When the process counts as ready: watches are complete, the CRDs are there, the cloud answers, and it answers at all.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use karpenter_cloud::CloudProvider;
 use kube::Client;
 
 use crate::health::Readiness;
@@ -11,9 +12,9 @@ use crate::watch::Watches;
 /// The kinds without which nothing works.
 const NEEDED: [&str; 2] = ["NodePool", "NodeClaim"];
 
-/// The checks `manager`, `crd` and `readyz` (api.md §4.4). A replica that only waits for leadership watches nothing yet
+/// The checks `manager`, `crd`, `cloudprovider` and `readyz` (api.md §4.4). A replica that only waits for leadership watches nothing yet
 /// and is ready all the same.
-pub(super) fn checks(watches: Watches, client: Client) -> Readiness {
+pub(super) fn checks(watches: Watches, client: Client, cloud: Arc<dyn CloudProvider>) -> Readiness {
     let found = Arc::new(AtomicBool::new(false));
     Readiness::default()
         .with("manager", move || {
@@ -35,6 +36,10 @@ pub(super) fn checks(watches: Watches, client: Client) -> Readiness {
                 }
                 Ok(())
             }
+        })
+        .with("cloudprovider", move || {
+            let cloud = cloud.clone();
+            async move { cloud.readiness().await }
         })
         .with("readyz", || async { Ok(()) })
 }

@@ -2,6 +2,7 @@
 
 mod join;
 mod placeholders;
+mod tokens;
 
 use std::{collections::BTreeMap, io::Write};
 
@@ -37,6 +38,8 @@ pub struct Secrets {
     pub all: BTreeMap<String, String>,
     pub token: Option<String>,
     pub machine_config: Option<String>,
+    /// The kubeconfig of the ConfigMap kube-public/cluster-info: where the API server is and who vouches for it.
+    pub cluster_info: Option<String>,
 }
 
 /// Why user data cannot be made.
@@ -52,12 +55,29 @@ pub enum BootstrapError {
     Missing(&'static str),
     #[error("the Ignition configuration is not JSON: {0}")]
     Ignition(String),
+    #[error("the kubeconfig of ConfigMap kube-public/cluster-info cannot be used: {0}; give caCertHashes instead")]
+    ClusterInfo(String),
 }
 
 /// The server's default limit, after Base64.
 pub const USUAL_LIMIT: usize = 32768;
 /// The most that any server takes.
 pub const LIMIT: usize = 1_048_576;
+
+/// Whether user data or the join need what the ConfigMap kube-public/cluster-info says.
+pub fn needs_cluster_info(class: &CloudStackNodeClass) -> bool {
+    let spec = &class.spec;
+    let joins = spec
+        .bootstrap
+        .as_ref()
+        .is_some_and(|own| own.mode == BootstrapMode::Kubeadm && own.ca_cert_hashes.is_none());
+    let fills = spec.user_data_templating.unwrap_or_default() == UserDataTemplating::Placeholders
+        && spec
+            .user_data
+            .as_ref()
+            .is_some_and(|text| text.contains("${karpenter:CA_BUNDLE_BASE64}"));
+    joins || fills
+}
 
 /// User data in Base64, as it is sent; `None` if there is none.
 ///
@@ -127,13 +147,7 @@ pub fn text(boot: &Boot<'_>) -> Result<Option<String>, BootstrapError> {
     };
     match bootstrap.mode {
         BootstrapMode::Custom => Ok(own),
-        BootstrapMode::Ignition => {
-            if let Some(text) = &own {
-                serde_json::from_str::<serde_json::Value>(text)
-                    .map_err(|error| BootstrapError::Ignition(error.to_string()))?;
-            }
-            Ok(own)
-        }
+        BootstrapMode::Ignition => own.map(|own| join::ignition(boot, &own)).transpose(),
         BootstrapMode::Talos => join::talos(boot).map(Some),
         BootstrapMode::Kubeadm => Ok(Some(combine(own, join::kubeadm(boot, bootstrap)?))),
         BootstrapMode::K3s => Ok(Some(combine(own, join::k3s(boot, bootstrap, join::Agent::K3s)?))),

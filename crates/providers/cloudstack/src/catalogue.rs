@@ -1,6 +1,7 @@
 //! Instance types made of service offerings: names, labels, capacity, overhead, offerings per zone (cloudstack.md §7).
 
 pub mod capacity;
+pub mod discovered;
 pub mod shapes;
 
 use std::{collections::BTreeSet, sync::Arc};
@@ -21,6 +22,7 @@ use crate::{
     settings::ProviderSettings,
     unavailable::Unavailable,
 };
+use discovered::{DiscoveredMemory, Kind};
 use shapes::Shape;
 
 /// An instance type and what it is made of.
@@ -36,7 +38,10 @@ pub struct Entry {
 pub struct Surroundings<'a> {
     pub settings: &'a ProviderSettings,
     pub unavailable: &'a Unavailable,
+    pub discovered: &'a DiscoveredMemory,
     pub quota: Option<&'a Account>,
+    /// Ids of zones whose hosts are full.
+    pub full_zones: &'a BTreeSet<String>,
     pub tariffs: &'a [Tariff],
     pub now: Timestamp,
 }
@@ -108,7 +113,14 @@ fn instance_type(
     let gpu = capacity::gpu(class, offering);
     let template = zones.iter().flat_map(|zone| &zone.templates).next();
     let root_gib = capacity::root_gib(class, offering, resolution.root_disk_offering.as_ref(), template);
-    let capacity = capacity::capacity(class, offering, shape, root_gib, around);
+    let known = template.and_then(|template| {
+        around.discovered.get(&Kind {
+            offering: offering.id.clone(),
+            template: template.template.id.clone(),
+            given: shape.memory,
+        })
+    });
+    let capacity = capacity::capacity(class, offering, shape, root_gib, known, around.settings);
     let mut requirements = Requirements::new();
     let mut within = |key: &str, values: BTreeSet<String>| requirements.add(Requirement::within(key, values));
     let one = |value: String| BTreeSet::from([value]);
@@ -187,7 +199,8 @@ fn instance_type(
     let gpus = gpu.as_ref().map_or(0, |own| own.count);
     let fits_quota = around.quota.is_none_or(|quota| fits(quota, shape, gpus));
     let offerings = zones.iter().map(|zone| {
-        let is_marked = around.unavailable.refuses(class, own, shape, zone);
+        let is_marked =
+            around.unavailable.refuses(class, own, shape, zone) || around.full_zones.contains(&zone.zone.id);
         Offering {
             requirements: offering_requirements(own.capacity_type, zone, around.settings),
             price,

@@ -155,7 +155,7 @@ impl Client {
         &self.shared.metrics
     }
 
-    /// When CloudStack last answered anything.
+    /// When CloudStack last did what it was asked.
     pub fn answered_at(&self) -> Option<Timestamp> {
         *self.shared.answered_at.lock()
     }
@@ -380,8 +380,11 @@ impl Client {
         let result = match answer {
             Ok(answer) => {
                 self.shared.skew.note_date(&answer.headers, self.shared.clock.now());
-                *self.shared.answered_at.lock() = Some(self.shared.clock.now());
-                interpret(request.command, answer.status.as_u16(), &answer.body).map_err(|error| self.redacted(error))
+                let read = interpret(request.command, answer.status.as_u16(), &answer.body);
+                if read.is_ok() {
+                    *self.shared.answered_at.lock() = Some(self.shared.clock.now());
+                }
+                read.map_err(|error| self.redacted(error))
             }
             Err(error) => Err(error.into()),
         };

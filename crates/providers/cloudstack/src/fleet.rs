@@ -62,6 +62,10 @@ impl Fleet {
         self.sees_everything.store(value, Ordering::Relaxed);
     }
 
+    pub(crate) fn is_of_root(&self) -> bool {
+        self.sees_everything.load(Ordering::Relaxed)
+    }
+
     pub(crate) fn name(&self, claim: &ClaimMark, attempt: u32) -> String {
         self.names.machine_name(claim, attempt)
     }

@@ -1,6 +1,11 @@
 //! What CloudStack has, asked for once in a while and kept (cloudstack.md §13).
 
-use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+    sync::Arc,
+    time::Duration,
+};
 
 use karpenter_cloud::{
     cache::{CacheMetrics, Stale, TtlCache},
@@ -11,7 +16,7 @@ use crate::{
     client::{
         ApiError, Class, Client, Priority, Request,
         model::{
-            Account, AffinityGroup, AffinityGroupType, Capabilities, DiskOffering, Network, Project,
+            Account, AffinityGroup, AffinityGroupType, Capabilities, Capacity, DiskOffering, Network, Project,
             RegisteredUserData, SecurityGroup, ServiceOffering, SshKeyPair, Tariff, Template, Zone,
         },
     },
@@ -37,6 +42,7 @@ pub struct Inventory {
     projects: TtlCache<(), Vec<Project>>,
     capabilities: TtlCache<(), Capabilities>,
     quota: TtlCache<Option<String>, Option<Account>>,
+    full_zones: TtlCache<(), BTreeSet<String>>,
     tariffs: TtlCache<(), Vec<Tariff>>,
 }
 
@@ -45,6 +51,9 @@ struct InZone {
     zone: String,
     project: Option<String>,
 }
+
+/// Percent of both cpu and memory from which on a zone takes no more machines.
+const FULL: f64 = 99.5;
 
 /// A list that cannot be refreshed serves on for this long.
 const STALE: Stale = Stale::ServeFor(Duration::from_secs(3600));
@@ -73,6 +82,7 @@ impl Inventory {
             projects: cache!("projects", lifetimes.zones, STALE),
             capabilities: cache!("capabilities", lifetimes.capabilities, STALE),
             quota: cache!("quota", lifetimes.quota, Stale::Refuse),
+            full_zones: cache!("capacity", lifetimes.quota, Stale::Refuse),
             tariffs: cache!("pricing", lifetimes.pricing, STALE),
         }
     }
@@ -167,6 +177,7 @@ impl Inventory {
         self.projects.flush();
         self.capabilities.flush();
         self.quota.flush();
+        self.full_zones.flush();
     }
 
     pub fn flush_networks(&self) {
@@ -295,6 +306,28 @@ impl Inventory {
             }
         };
         self.quota.get(&key, load).await
+    }
+
+    /// Zones whose hosts are full, by id; only administrators may ask. Zones with room may still be too fragmented.
+    pub async fn full_zones(&self) -> Result<Arc<BTreeSet<String>>, ApiError> {
+        let load = || async {
+            let content = self
+                .client
+                .call(&Request::new("listCapacity"), Priority::Discovery)
+                .await?;
+            let rows = content.page::<Capacity>("capacity").map(|page| page.items);
+            let rows = rows.unwrap_or_default();
+            let is_full = |zone: &str, kind: i64| {
+                let mut own = rows.iter().filter(|row| row.zoneid == zone && row.kind == kind);
+                own.any(|row| row.percent() >= FULL)
+            };
+            let zones = rows.iter().map(|row| row.zoneid.as_str());
+            Ok(zones
+                .filter(|zone| is_full(zone, Capacity::MEMORY) && is_full(zone, Capacity::CPU))
+                .map(str::to_owned)
+                .collect())
+        };
+        self.full_zones.get(&(), load).await
     }
 
     /// The tariffs of the quota service; empty where it is off.

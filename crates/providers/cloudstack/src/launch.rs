@@ -77,10 +77,13 @@ impl Shared {
         let started = self.clock.now();
         let deadline = later(started, self.settings.launch_wait);
         let class = self.ready_class(claim).await?;
-        let secrets = self
+        let mut secrets = self
             .secrets(&class)
             .await
             .map_err(|problem| CloudError::node_class_not_ready(class.name(), problem.message))?;
+        if let Some(bootstrap) = class.spec.bootstrap.as_ref().filter(|own| own.manages_tokens()) {
+            secrets.token = Some(self.managed_token(claim, bootstrap).await?);
+        }
         let resolution = self
             .inventory
             .resolve(&class)

@@ -54,6 +54,18 @@ pub const HASH_VERSION_ANNOTATION: &str = "karpenter.k8s.cloudstack/nodeclass-ha
     ),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
     printcolumn(name = "Zone", type_ = "string", json_path = ".spec.zone", priority = 1),
+    printcolumn(
+        name = "Templates",
+        type_ = "integer",
+        json_path = ".status.templateCount",
+        priority = 1
+    ),
+    printcolumn(
+        name = "Offerings",
+        type_ = "integer",
+        json_path = ".status.offeringCount",
+        priority = 1
+    ),
     derive = "PartialEq",
     derive = "Default"
 )]
@@ -208,6 +220,9 @@ pub struct CloudStackNodeClassSpec {
     /// Whether destroyed machines are expunged at once. Auto, if unset, does so where the account may.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expunge: Option<Expunge>,
+    /// What machines, and so their Nodes, are named after. Only the NodeClaim so far.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hostname_strategy: Option<HostnameStrategy>,
 }
 
 /// How GPUs are named.
@@ -297,6 +312,13 @@ pub enum StoppedInstancePolicy {
     Replace,
     Restart,
     Ignore,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[schemars(inline)]
+pub enum HostnameStrategy {
+    #[default]
+    NodeClaimName,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

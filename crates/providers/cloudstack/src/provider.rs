@@ -1,5 +1,7 @@
 //! The CloudProvider over CloudStack's API.
 
+mod diagnosis;
+
 use std::{
     collections::{BTreeMap, HashMap},
     sync::Arc,
@@ -8,11 +10,11 @@ use std::{
 
 use async_trait::async_trait;
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Node, Secret};
+use k8s_openapi::api::core::v1::{ConfigMap, Node, Secret};
 use karpenter_api::{NodeClaim, NodePool, conditions::StatusConditions, labels::LabelRules};
 use karpenter_cloud::{
-    BackgroundTask, CloudError, CloudProvider, Deletion, DriftReason, Instance, InstanceTypes, NodeClassKind,
-    RebootOperation, RepairPolicy, cache::CacheMetrics, clock::Clock, error::CloudContext,
+    BackgroundTask, CloudError, CloudProvider, Deletion, Diagnosis, DriftReason, Instance, InstanceTypes,
+    NodeClassKind, RebootOperation, RepairPolicy, cache::CacheMetrics, clock::Clock, error::CloudContext,
 };
 use kube::{
     Api,
@@ -23,8 +25,8 @@ use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 
 use crate::{
-    bootstrap::Secrets,
-    catalogue::{self, Entry, Surroundings},
+    bootstrap::{self, Secrets},
+    catalogue::{self, Entry, Surroundings, discovered::DiscoveredMemory},
     client::{ApiError, Client, Priority, Request, jobs::Jobs, model::VirtualMachine},
     drift,
     fleet::Fleet,
@@ -57,6 +59,7 @@ pub(crate) struct Shared {
     pub(crate) fleet: Fleet,
     pub(crate) inventory: Inventory,
     pub(crate) unavailable: Unavailable,
+    pub(crate) discovered: DiscoveredMemory,
     cache_metrics: CacheMetrics,
     pub(crate) rules: LabelRules,
     pub(crate) started_at: Timestamp,
@@ -70,6 +73,8 @@ pub(crate) struct Shared {
     pub(crate) grouping: tokio::sync::Mutex<()>,
     pub(crate) placed_in_group: Mutex<HashMap<String, usize>>,
     pub(crate) machines_per_network: Mutex<BTreeMap<String, usize>>,
+    /// Data disks of ours that are on no machine, and since when.
+    pub(crate) loose_disks: Mutex<BTreeMap<String, Timestamp>>,
     pub(crate) reboots: Mutex<std::collections::BTreeSet<String>>,
     /// Since when CloudStack does not answer, by class.
     pub(crate) outages: Mutex<HashMap<String, Timestamp>>,
@@ -78,6 +83,8 @@ pub(crate) struct Shared {
 /// Worker pools of management servers are small.
 const DEPLOYS_AT_ONCE: usize = 50;
 const WAIT_FOR_START: Duration = Duration::from_secs(120);
+/// A probe may miss a few answers before the process counts as unready.
+const UNREADY_AFTER: Duration = Duration::from_secs(120);
 
 impl CloudStackProvider {
     pub fn new(
@@ -97,6 +104,7 @@ impl CloudStackProvider {
             fleet: Fleet::new(client.clone(), settings.clone()),
             inventory: Inventory::new(client.clone(), &clock, &settings, caches),
             unavailable: Unavailable::new(clock.clone(), settings.unavailable_for),
+            discovered: DiscoveredMemory::new(clock.clone()),
             cache_metrics: caches.clone(),
             rules: labels::extend(LabelRules::default()),
             started_at: clock.now(),
@@ -110,6 +118,7 @@ impl CloudStackProvider {
             grouping: tokio::sync::Mutex::default(),
             placed_in_group: Mutex::default(),
             machines_per_network: Mutex::default(),
+            loose_disks: Mutex::default(),
             reboots: Mutex::default(),
             outages: Mutex::default(),
             kube,
@@ -141,13 +150,7 @@ impl CloudStackProvider {
                 Err(error) => return Err(CloudError::from(error)),
             }
         }
-        if let Ok(account) = shared.inventory.quota(None).await
-            && let Some(account) = account.as_ref()
-        {
-            shared
-                .fleet
-                .set_sees_everything(account.roletype.as_deref() == Some("Admin"));
-        }
+        shared.learn_role().await;
         if shared.format.lock().is_none() {
             let format = shared.format_of_nodes().await?;
             tracing::info!(?format, "provider IDs have the form of existing nodes");
@@ -190,6 +193,14 @@ impl CloudStackProvider {
     /// When machines or claims could not be listed.
     pub async fn sweep(&self, memory: &mut tasks::sweep::Memory) -> Result<(), CloudError> {
         tasks::sweep::round(&self.shared, memory).await
+    }
+
+    /// Learns from running Nodes how much memory they have, as the background task does.
+    ///
+    /// # Errors
+    /// When Nodes could not be listed.
+    pub async fn discover_memory(&self) -> Result<(), CloudError> {
+        tasks::memory::round(&self.shared).await
     }
 
     /// One look at every Node, as the background task does.
@@ -263,6 +274,26 @@ impl Shared {
         }
     }
 
+    /// Finds out whether the key is a root administrator's; an account that may not be read is not.
+    pub(crate) async fn learn_role(&self) {
+        if let Ok(account) = self.inventory.quota(None).await
+            && let Some(account) = account.as_ref()
+        {
+            self.fleet
+                .set_sees_everything(account.roletype.as_deref() == Some("Admin"));
+        }
+    }
+
+    /// Pins to infrastructure are for root administrators only.
+    pub(crate) async fn placement_problem(&self, class: &CloudStackNodeClass) -> Option<Problem> {
+        class.spec.placement.as_ref()?;
+        self.learn_role().await;
+        (!self.fleet.is_of_root()).then(|| Problem {
+            reason: "Forbidden",
+            message: "placement needs the key of a root administrator; remove it, or use such a key".to_owned(),
+        })
+    }
+
     /// The Secrets that a class refers to.
     pub(crate) async fn secrets(&self, class: &CloudStackNodeClass) -> Result<Secrets, Problem> {
         let mut secrets = Secrets::default();
@@ -279,7 +310,27 @@ impl Shared {
                 secrets.machine_config = Some(key_of(&self.secret(reference).await?, reference)?);
             }
         }
+        if bootstrap::needs_cluster_info(class) {
+            secrets.cluster_info = Some(self.cluster_info().await?);
+        }
         Ok(secrets)
+    }
+
+    /// What kubeadm tells everyone who wants to join.
+    async fn cluster_info(&self) -> Result<String, Problem> {
+        let api: Api<ConfigMap> = Api::namespaced(self.kube.clone(), "kube-public");
+        let found = api.get_opt("cluster-info").await;
+        let text = found
+            .map_err(|error| error.to_string())
+            .and_then(|found| found.ok_or_else(|| "it does not exist".to_owned()))
+            .and_then(|found| {
+                let text = found.data.and_then(|mut data| data.remove("kubeconfig"));
+                text.ok_or_else(|| "it has no key kubeconfig".to_owned())
+            });
+        text.map_err(|why| Problem {
+            reason: "SecretNotFound",
+            message: format!("ConfigMap kube-public/cluster-info cannot be used: {why}; give caCertHashes instead"),
+        })
     }
 
     async fn secret(&self, reference: &SecretKeyRef) -> Result<BTreeMap<String, String>, Problem> {
@@ -327,17 +378,26 @@ impl Shared {
         if let Some(account) = quota {
             self.client.metrics().show_quota(account);
         }
-        Ok(catalogue::entries(
+        let full_zones = match self.settings.quota_preflight {
+            Switch::On if self.fleet.is_of_root() => self.inventory.full_zones().await.unwrap_or_default(),
+            Switch::On | Switch::Off => Arc::default(),
+        };
+        let entries = catalogue::entries(
             class,
             resolution,
             &Surroundings {
                 settings: &self.settings,
                 unavailable: &self.unavailable,
+                discovered: &self.discovered,
                 quota,
+                full_zones: &full_zones,
                 tariffs: &tariffs,
                 now: self.clock.now(),
             },
-        ))
+        );
+        let types = entries.iter().map(|own| own.instance_type.as_ref());
+        self.client.metrics().show_offerings(types);
+        Ok(entries)
     }
 
     /// An event on a claim that users should read.
@@ -500,6 +560,25 @@ impl Shared {
     }
 }
 
+impl Shared {
+    /// Whether CloudStack did anything for us lately; asks it if it was not asked for a while.
+    async fn readiness(&self) -> Result<(), String> {
+        let is_within = |time: Duration| {
+            let answered = self.client.answered_at();
+            answered.is_some_and(|at| karpenter_cloud::clock::later(at, time) > self.clock.now())
+        };
+        if is_within(tasks::PROBE) {
+            return Ok(());
+        }
+        match self.client.capabilities().await {
+            Err(error) if !is_within(UNREADY_AFTER) => {
+                Err(format!("CloudStack has not answered for two minutes: {error}"))
+            }
+            Ok(_) | Err(_) => Ok(()),
+        }
+    }
+}
+
 /// What is known about classes, read once per call.
 #[derive(Default)]
 struct Classes(HashMap<String, Option<(Resolution, Vec<Entry>)>>);
@@ -571,6 +650,14 @@ impl CloudProvider for CloudStackProvider {
 
     async fn reboot(&self, claim: &NodeClaim, operation: &RebootOperation) -> Result<(), CloudError> {
         self.shared.reboot(claim, operation).await
+    }
+
+    async fn readiness(&self) -> Result<(), String> {
+        self.shared.readiness().await
+    }
+
+    async fn diagnose(&self) -> Vec<Diagnosis> {
+        self.shared.diagnose().await
     }
 }
 

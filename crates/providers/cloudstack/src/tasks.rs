@@ -3,6 +3,7 @@
 pub mod class;
 pub mod garbage;
 pub mod identity;
+pub mod memory;
 pub mod sweep;
 mod tagging;
 
@@ -24,11 +25,12 @@ use crate::{
     settings::{CredentialsFrom, Switch},
 };
 
-const PROBE: Duration = Duration::from_secs(30);
+pub(crate) const PROBE: Duration = Duration::from_secs(30);
 
 pub(crate) fn all(shared: &Arc<Shared>) -> Vec<BackgroundTask> {
     let own = || shared.clone();
     let (classes, garbage, sweeps, identities, probes) = (own(), own(), own(), own(), own());
+    let (sizes, hangups) = (own(), own());
     let mut tasks = vec![
         BackgroundTask::new("cloudstack.nodeclass", move |stop| async move {
             stop.run_until_cancelled(class::run(&classes)).await;
@@ -39,6 +41,12 @@ pub(crate) fn all(shared: &Arc<Shared>) -> Vec<BackgroundTask> {
         BackgroundTask::new("cloudstack.instance.state", move |stop| sweep_on(sweeps, stop)),
         BackgroundTask::new("cloudstack.capabilities", move |stop| async move {
             stop.run_until_cancelled(probe(&probes)).await;
+        }),
+        BackgroundTask::new("cloudstack.instancetype.capacity", move |stop| async move {
+            stop.run_until_cancelled(discover(&sizes)).await;
+        }),
+        BackgroundTask::new("cloudstack.flush", move |stop| async move {
+            stop.run_until_cancelled(flush_on_hangup(&hangups)).await;
         }),
     ];
     if shared.settings.credentials != CredentialsFrom::Environment {
@@ -104,6 +112,31 @@ async fn sweep_on(shared: Arc<Shared>, stop: CancellationToken) {
             Some(Ok(())) => {}
             Some(Err(error)) => tracing::warn!(%error, "the machines could not be looked at"),
         }
+    }
+}
+
+async fn discover(shared: &Shared) {
+    loop {
+        if let Err(error) = memory::round(shared).await {
+            tracing::warn!(%error, "the memory of nodes could not be read");
+        }
+        shared.clock.sleep(Duration::from_secs(60)).await;
+    }
+}
+
+/// An operator who changed something at CloudStack need not wait for caches: SIGHUP empties them.
+async fn flush_on_hangup(shared: &Shared) {
+    use tokio::signal::unix::{SignalKind, signal};
+    let mut hangups = match signal(SignalKind::hangup()) {
+        Ok(hangups) => hangups,
+        Err(error) => {
+            tracing::warn!(%error, "SIGHUP cannot be followed; caches are only emptied by time");
+            return;
+        }
+    };
+    while hangups.recv().await.is_some() {
+        tracing::info!("what is known of CloudStack is forgotten and asked for again");
+        shared.inventory.flush();
     }
 }
 

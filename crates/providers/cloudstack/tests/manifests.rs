@@ -1,5 +1,10 @@
 //! The examples, and manifests of the prototype's kind, are accepted by an API server with our CRDs; nonsense is not.
 
+use karpenter_api::{
+    NodePool,
+    acceptance::{self, Verdict},
+    labels::LabelRules,
+};
 use karpenter_sandbox::Sandbox;
 use serde_json::{Value, json};
 
@@ -64,6 +69,67 @@ fn check(change: Value, refusal: &str) {
     });
     let error = cluster().apply(&class.to_string()).expect_err(refusal);
     assert!(error.to_string().contains(refusal), "{error}");
+}
+
+/// The same examples are replayed against a real API server in the end-to-end tier.
+#[test]
+fn each_rule_accepts_and_rejects_its_examples() {
+    let sandbox = cluster();
+    let text = include_str!("../testdata/acceptance/cloudstacknodeclass.yaml");
+    let cases = acceptance::cases_of("cloudstacknodeclass", text);
+    let mut wrong = Vec::new();
+    for case in &cases {
+        let applied = sandbox.apply(&case.object.to_string());
+        let is_right = match case.verdict {
+            Verdict::Accepted | Verdict::Unusable => applied.is_ok(),
+            Verdict::Rejected => applied.is_err(),
+        };
+        if !is_right {
+            wrong.push(format!(
+                "{}: {:?}: {} {applied:?}",
+                case.rule, case.verdict, case.object["spec"]
+            ));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(cases.len() > 90, "only {} examples", cases.len());
+}
+
+#[tokio::test]
+async fn pools_of_the_prototype_that_v1_does_not_know_are_refused_with_a_reason() {
+    let pool = |requirement: Value, disruption: Value| {
+        json!({
+            "apiVersion": "karpenter.sh/v1", "kind": "NodePool", "metadata": {"name": "general"},
+            "spec": {"disruption": disruption, "template": {"spec": {
+                "requirements": [requirement],
+                "nodeClassRef": {"group": "karpenter.k8s.cloudstack", "kind": "CloudStackNodeClass", "name": "default"},
+            }}},
+        })
+    };
+    let types =
+        |values: &[&str]| json!({"key": "node.kubernetes.io/instance-type", "operator": "In", "values": values});
+    let sandbox = cluster();
+    let good = pool(types(&["Medium-Instance"]), json!({"consolidateAfter": "1m"}));
+    sandbox.apply(&good.to_string()).expect("accepted");
+    let spaces: NodePool = serde_json::from_value(pool(types(&["Medium Instance"]), json!({"consolidateAfter": "1m"})))
+        .expect("a NodePool");
+    let found = spaces.validate(&LabelRules::default());
+    let told = format!("{found:?}");
+    assert!(told.contains("Medium Instance"), "{told}");
+    // As kubectl sends it.
+    let misplaced = pool(
+        types(&["medium"]),
+        json!({"consolidateAfter": "1m", "expireAfter": "720h"}),
+    );
+    let request = http::Request::post("/apis/karpenter.sh/v1/nodepools?fieldValidation=Strict")
+        .header("content-type", "application/json")
+        .body(kube::client::Body::from(misplaced.to_string().into_bytes()))
+        .expect("a request");
+    let answer = sandbox.client().send(request).await.expect("an answer");
+    assert_eq!(answer.status(), 400);
+    let body = answer.into_body().collect_bytes().await.expect("a body");
+    let text = String::from_utf8_lossy(&body).into_owned();
+    assert!(text.contains("unknown field") && text.contains("expireAfter"), "{text}");
 }
 
 #[test]

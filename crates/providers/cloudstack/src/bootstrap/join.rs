@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use base64::{Engine, engine::general_purpose::STANDARD};
 use k8s_openapi::api::core::v1::Taint;
 use serde_json::{Value, json};
 
 use super::{Boot, BootstrapError};
-use crate::node_class::{Bootstrap, CloudStackNodeClass};
+use crate::node_class::{Bootstrap, CloudStackNodeClass, bootstrap::KubeletCloudProvider};
 
 pub(super) const KUBE_RESERVED: [(&str, &str); 2] = [("cpu", "100m"), ("memory", "256Mi")];
 const EVICTION_HARD: [(&str, &str); 2] = [("memory.available", "100Mi"), ("nodefs.available", "10%")];
@@ -122,6 +123,46 @@ fn kubelet_flags(boot: &Boot<'_>) -> BTreeMap<String, String> {
     flags
 }
 
+/// Who initialises the node, and how it is recognised: by its own flag unless the cloud-controller-manager writes it.
+fn cloud_flags(boot: &Boot<'_>) -> BTreeMap<String, String> {
+    let bootstrap = boot.class.spec.bootstrap.as_ref();
+    let is_external = bootstrap.is_some_and(|own| own.cloud_provider == Some(KubeletCloudProvider::External));
+    let mut flags = BTreeMap::new();
+    if is_external {
+        flags.insert("cloud-provider".to_owned(), "external".to_owned());
+    }
+    if !is_external || boot.provider_id_prefix != CCM_PREFIX {
+        flags.insert("provider-id".to_owned(), "__PROVIDER_ID__".to_owned());
+    }
+    flags
+}
+
+const CCM_PREFIX: &str = "external-cloudstack://";
+
+/// The kubeconfig that discovery starts from, with the endpoint of the class.
+fn cluster_info(boot: &Boot<'_>) -> Result<Value, BootstrapError> {
+    let text = boot.secrets.cluster_info.as_deref();
+    let text = text.ok_or(BootstrapError::Missing("the kubeconfig of kube-public/cluster-info"))?;
+    let unusable = |why: &str| BootstrapError::ClusterInfo(why.to_owned());
+    let mut config: Value = serde_norway::from_str(text).map_err(|error| unusable(&error.to_string()))?;
+    let cluster = config
+        .pointer_mut("/clusters/0/cluster")
+        .filter(|own| own["certificate-authority-data"].is_string())
+        .ok_or_else(|| unusable("it names no certificate authority"))?;
+    let bootstrap = boot.class.spec.bootstrap.as_ref();
+    if let Some(endpoint) = bootstrap.and_then(|own| own.api_server_endpoint.as_deref()) {
+        cluster["server"] = json!(format!("https://{}", endpoint.trim_start_matches("https://")));
+    }
+    Ok(config)
+}
+
+/// The cluster's certificate authority, in Base64.
+pub(super) fn certificate_authority(boot: &Boot<'_>) -> Result<String, BootstrapError> {
+    let config = cluster_info(boot)?;
+    let found = config.pointer("/clusters/0/cluster/certificate-authority-data");
+    Ok(found.and_then(Value::as_str).unwrap_or_default().to_owned())
+}
+
 /// Shell that finds the machine's own id: cloud-init, then the metadata server, then the firmware.
 fn find_id(prefix: &str) -> String {
     format!(
@@ -152,7 +193,7 @@ pub(super) fn kubeadm(boot: &Boot<'_>, bootstrap: &Bootstrap) -> Result<String, 
     let mut flags = kubelet_flags(boot);
     flags.insert("node-labels".to_owned(), labels(boot));
     flags.insert("register-with-taints".to_owned(), taints(boot));
-    flags.insert("provider-id".to_owned(), "__PROVIDER_ID__".to_owned());
+    flags.extend(cloud_flags(boot));
     flags.extend(registration.kubelet_extra_args.unwrap_or_default());
     let arguments: Vec<Value> = flags
         .iter()
@@ -165,15 +206,32 @@ pub(super) fn kubeadm(boot: &Boot<'_>, bootstrap: &Bootstrap) -> Result<String, 
     if let Some(ignored) = &registration.ignore_preflight_errors {
         node["ignorePreflightErrors"] = json!(ignored);
     }
+    let mut before = String::new();
+    let discovery = match &bootstrap.ca_cert_hashes {
+        Some(hashes) => json!({"bootstrapToken": {
+            "apiServerEndpoint": bootstrap.api_server_endpoint, "token": token, "caCertHashes": hashes,
+        }}),
+        None => {
+            before.push_str(&format!(
+                "mkdir -p /etc/kubernetes\ncat > /etc/kubernetes/cluster-info.yaml <<'KARPENTER'\n{}KARPENTER\n",
+                yaml(&cluster_info(boot)?)
+            ));
+            json!({"file": {"kubeConfigPath": "/etc/kubernetes/cluster-info.yaml"}, "tlsBootstrapToken": token})
+        }
+    };
+    if let Some(version) = &bootstrap.kubernetes_version {
+        before.push_str(&format!(
+            "[ \"$(kubeadm version -o short)\" = {0} ] || {{ echo \"the template has no kubeadm {1}\" >&2; exit 1; }}\n",
+            quote(version),
+            version
+        ));
+    }
     let config = json!({
         "apiVersion": "kubeadm.k8s.io/v1beta4", "kind": "JoinConfiguration",
-        "discovery": {"bootstrapToken": {
-            "apiServerEndpoint": bootstrap.api_server_endpoint, "token": token, "caCertHashes": bootstrap.ca_cert_hashes,
-        }},
-        "nodeRegistration": node,
+        "discovery": discovery, "nodeRegistration": node,
     });
     Ok(format!(
-        "#!/bin/sh\nset -eu\n{}hostnamectl set-hostname {}\nmkdir -p /etc/kubernetes\ncat > /etc/kubernetes/join.yaml <<'KARPENTER'\n{}KARPENTER\n\
+        "#!/bin/sh\nset -eu\n{before}{}hostnamectl set-hostname {}\nmkdir -p /etc/kubernetes\ncat > /etc/kubernetes/join.yaml <<'KARPENTER'\n{}KARPENTER\n\
          chmod 0600 /etc/kubernetes/join.yaml\nsed -i \"s|__PROVIDER_ID__|$PROVIDER_ID|\" /etc/kubernetes/join.yaml\n\
          kubeadm join --config /etc/kubernetes/join.yaml\n",
         find_id(boot.provider_id_prefix),
@@ -196,7 +254,7 @@ pub(super) fn k3s(boot: &Boot<'_>, bootstrap: &Bootstrap, agent: Agent) -> Resul
         .iter()
         .map(|(name, value)| format!("{name}={value}"))
         .collect();
-    arguments.push("provider-id=__PROVIDER_ID__".to_owned());
+    arguments.extend(cloud_flags(boot).iter().map(|(name, value)| format!("{name}={value}")));
     let split = |text: String| -> Vec<String> {
         text.split(',')
             .filter(|part| !part.is_empty())
@@ -247,6 +305,8 @@ pub(super) fn talos(boot: &Boot<'_>) -> Result<String, BootstrapError> {
     let labels: BTreeMap<&String, &String> = boot.labels.iter().filter(|(key, _)| kubelet_may_set(key)).collect();
     let mut flags = kubelet_flags(boot);
     flags.insert("register-with-taints".to_owned(), taints(boot));
+    // Talos sets the provider ID itself, from the metadata of the machine.
+    flags.extend(cloud_flags(boot).into_iter().filter(|(name, _)| name != "provider-id"));
     merge(
         &mut config,
         &json!({"machine": {
@@ -254,6 +314,31 @@ pub(super) fn talos(boot: &Boot<'_>) -> Result<String, BootstrapError> {
         }}),
     );
     Ok(yaml(&config))
+}
+
+/// The user's Ignition document with one more file: the flags of the kubelet, for its unit to read.
+pub(super) fn ignition(boot: &Boot<'_>, own: &str) -> Result<String, BootstrapError> {
+    let mut config: Value = serde_json::from_str(own).map_err(|error| BootstrapError::Ignition(error.to_string()))?;
+    if !config.is_object() {
+        return Err(BootstrapError::Ignition("it is not an object".to_owned()));
+    }
+    let mut flags = kubelet_flags(boot);
+    flags.insert("node-labels".to_owned(), labels(boot));
+    flags.insert("register-with-taints".to_owned(), taints(boot));
+    flags.insert("hostname-override".to_owned(), boot.vm_name.to_owned());
+    let line: Vec<String> = flags.iter().map(|(name, value)| format!("--{name}={value}")).collect();
+    let text = format!("KUBELET_KARPENTER_ARGS=\"{}\"\n", line.join(" "));
+    let file = json!({
+        "path": "/etc/kubernetes/karpenter.env", "mode": 0o600, "overwrite": true,
+        "contents": {"source": format!("data:;base64,{}", STANDARD.encode(text))},
+    });
+    let files = &mut config["storage"]["files"];
+    match files {
+        Value::Array(files) => files.push(file),
+        Value::Null => *files = json!([file]),
+        _ => return Err(BootstrapError::Ignition("storage.files is not a list".to_owned())),
+    }
+    Ok(config.to_string())
 }
 
 fn merge(base: &mut Value, over: &Value) {

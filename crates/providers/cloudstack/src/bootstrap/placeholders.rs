@@ -57,6 +57,7 @@ fn value(name: &str, boot: &Boot<'_>) -> Result<String, BootstrapError> {
                 .and_then(|own| own.api_server_endpoint.clone());
             endpoint.ok_or_else(unknown)?
         }
+        "CA_BUNDLE_BASE64" => join::certificate_authority(boot)?,
         "BOOTSTRAP_TOKEN" => boot.secrets.token.clone().ok_or_else(unknown)?,
         _ => return Err(unknown()),
     })

@@ -8,11 +8,12 @@ use karpenter_api::{
 };
 use karpenter_cloud::Overhead;
 
-use super::{Surroundings, shapes::Shape};
+use super::shapes::Shape;
 use crate::{
     client::model::{DiskOffering, ServiceOffering},
     node_class::{CloudStackNodeClass, Kubelet},
     resolve::ResolvedTemplate,
+    settings::ProviderSettings,
 };
 
 const DEFAULT_PODS: i64 = 110;
@@ -80,9 +81,10 @@ pub fn capacity(
     offering: &ServiceOffering,
     shape: Shape,
     root_gib: i64,
-    around: &Surroundings<'_>,
+    discovered: Option<i64>,
+    settings: &ProviderSettings,
 ) -> ResourceList {
-    let memory = visible_memory(shape.memory, around.settings.memory_overhead);
+    let memory = discovered.unwrap_or_else(|| visible_memory(shape.memory, settings.memory_overhead));
     let mut capacity = ResourceList::new()
         .with(CPU, Quantity::from_units(shape.cpu))
         .with(MEMORY, Quantity::from_bytes(memory))

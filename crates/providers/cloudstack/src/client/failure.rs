@@ -262,10 +262,35 @@ impl From<HttpError> for ApiError {
     fn from(error: HttpError) -> Self {
         match error {
             HttpError::Build(error) => Self::Local(error),
-            HttpError::NotSent { .. } => Self::NotSent(error.to_string()),
+            HttpError::NotSent { .. } => Self::NotSent(with_advice(error.to_string())),
             HttpError::Unknown { .. } | HttpError::TooLong { .. } => Self::Unknown(error.to_string()),
         }
     }
+}
+
+/// What stands between us and the API, and what to do about it; the words are those of TLS and of the operating system.
+fn with_advice(told: String) -> String {
+    let lower = told.to_lowercase();
+    let has = |part: &str| lower.contains(part);
+    let advice = if has("certificate expired") {
+        "the certificate of the CloudStack API has expired; renew it at the management server or at the proxy before it"
+    } else if has("not valid yet") {
+        "the certificate of the CloudStack API is not valid yet; check the clocks of this machine and of the server"
+    } else if has("not valid for name") || has("notvalidforname") {
+        "the certificate of the CloudStack API is for another host; use the name that it was issued for in CLOUDSTACK_API_URL"
+    } else if has("invalid peer certificate") || has("unknownissuer") || has("unknown issuer") {
+        "the certificate of the CloudStack API is not signed by an authority that is trusted here; put its CA into \
+         CLOUDSTACK_CA_BUNDLE"
+    } else if has("dns error") || has("failed to lookup address") {
+        "the host of CLOUDSTACK_API_URL is not known; check the name and the DNS"
+    } else if has("connection refused") {
+        "nothing listens there; check host and port of CLOUDSTACK_API_URL"
+    } else if has("timed out") {
+        "the host does not answer; check the firewall and the proxy between here and CLOUDSTACK_API_URL"
+    } else {
+        "check CLOUDSTACK_API_URL and the network"
+    };
+    format!("{advice} ({told})")
 }
 
 /// For everything but launches, which treat each class on its own.
@@ -380,6 +405,28 @@ mod tests {
             Class::UserDataTooLong,
         );
         check(431, "Not all specified keypairs exist", AT_ONCE, Class::Invalid);
+    }
+
+    #[test]
+    fn each_way_of_not_reaching_the_api_has_its_own_advice() {
+        let told = [
+            (
+                "invalid peer certificate: certificate expired: verification time",
+                "renew it",
+            ),
+            ("invalid peer certificate: UnknownIssuer", "CLOUDSTACK_CA_BUNDLE"),
+            (
+                "invalid peer certificate: certificate not valid for name \"x\"",
+                "for another host",
+            ),
+            ("dns error: failed to lookup address information", "the DNS"),
+            ("tcp connect error: Connection refused (os error 111)", "host and port"),
+            ("operation timed out", "the firewall"),
+        ];
+        for (told, advice) in told {
+            let sentence = with_advice(told.to_owned());
+            assert!(sentence.contains(advice) && sentence.contains(told), "{sentence}");
+        }
     }
 
     #[test]

@@ -1,7 +1,11 @@
 //! Counts and times of API calls, and of what launches and terminations came to (cloudstack.md §14).
 
 use jiff::SignedDuration;
-use karpenter_cloud::http::{Attempt, HttpObserver};
+use karpenter_cloud::{
+    InstanceType,
+    http::{Attempt, HttpObserver, Lane},
+    selection,
+};
 use prometheus::{
     CounterVec, Gauge, GaugeVec, HistogramOpts, HistogramVec, IntCounterVec, Opts, Registry, core::Collector,
 };
@@ -21,6 +25,7 @@ pub struct ApiMetrics {
     pub launch_failures: IntCounterVec,
     pub orphans: IntCounterVec,
     quota_available: GaugeVec,
+    offering_unavailable: GaugeVec,
     pub up: Gauge,
 }
 
@@ -53,9 +58,9 @@ impl ApiMetrics {
             throttled: CounterVec::new(
                 opts(
                     "api_throttled_seconds_total",
-                    "Time that requests waited for the rate limit.",
+                    "Time that requests waited for the rate limit, by who goes first.",
                 ),
-                &["command"],
+                &["priority"],
             )
             .expect("names and labels are valid"),
             job_duration: histogram(
@@ -95,6 +100,14 @@ impl ApiMetrics {
                 &["resource"],
             )
             .expect("names and labels are valid"),
+            offering_unavailable: GaugeVec::new(
+                opts(
+                    "offering_unavailable",
+                    "1 for offerings that are not asked for now: refused lately, or above the quota.",
+                ),
+                &MACHINE[1..],
+            )
+            .expect("names and labels are valid"),
             up: Gauge::with_opts(opts("up", "Whether the CloudStack API answers.")).expect("the name is valid"),
         }
     }
@@ -102,7 +115,7 @@ impl ApiMetrics {
     /// # Errors
     /// When they are registered already.
     pub fn register(&self, registry: &Registry) -> Result<(), prometheus::Error> {
-        let all: [Box<dyn Collector>; 11] = [
+        let all: [Box<dyn Collector>; 12] = [
             Box::new(self.requests.clone()),
             Box::new(self.duration.clone()),
             Box::new(self.throttled.clone()),
@@ -113,12 +126,26 @@ impl ApiMetrics {
             Box::new(self.launch_failures.clone()),
             Box::new(self.orphans.clone()),
             Box::new(self.quota_available.clone()),
+            Box::new(self.offering_unavailable.clone()),
             Box::new(self.up.clone()),
         ];
         for collector in all {
             registry.register(collector)?;
         }
         Ok(())
+    }
+
+    /// Which offerings are not asked for now.
+    pub fn show_offerings<'a>(&self, types: impl Iterator<Item = &'a InstanceType>) {
+        for own in types {
+            for offering in &own.offerings {
+                let zone = selection::zone(offering).unwrap_or_default();
+                let kind = selection::capacity_type(offering).unwrap_or_default();
+                let labels = [zone, own.name.as_str(), kind];
+                let shown = if offering.available { 0.0 } else { 1.0 };
+                self.offering_unavailable.with_label_values(&labels).set(shown);
+            }
+        }
     }
 
     /// What an account may still use; -1 is unlimited.
@@ -168,7 +195,11 @@ impl HttpObserver for ApiMetrics {
     fn attempted(&self, attempt: &Attempt<'_>) {
         let waited = attempt.throttled.as_secs_f64();
         if waited > 0.0 {
-            self.throttled.with_label_values(&[attempt.endpoint]).inc_by(waited);
+            let priority = match attempt.lane {
+                Lane::Urgent => "urgent",
+                Lane::Background => "background",
+            };
+            self.throttled.with_label_values(&[priority]).inc_by(waited);
         }
     }
 }

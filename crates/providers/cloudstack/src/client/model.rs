@@ -189,6 +189,25 @@ pub struct Account {
     pub gpuavailable: Option<i64>,
 }
 
+/// How much of something a zone has and uses.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct Capacity {
+    #[serde(rename = "type")]
+    pub kind: i64,
+    pub zoneid: String,
+    pub percentused: String,
+}
+
+impl Capacity {
+    pub const MEMORY: i64 = 0;
+    pub const CPU: i64 = 1;
+
+    pub fn percent(&self) -> f64 {
+        self.percentused.trim().parse().unwrap_or_default()
+    }
+}
+
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct VirtualMachine {
@@ -321,6 +340,11 @@ impl Template {
 }
 
 impl Network {
+    /// Names of what it does for machines.
+    pub fn services(&self) -> impl Iterator<Item = &str> {
+        self.service.iter().map(|service| service.name.as_str())
+    }
+
     pub fn has_service(&self, name: &str) -> bool {
         self.service.iter().any(|service| service.name == name)
     }

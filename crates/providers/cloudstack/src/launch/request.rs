@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 
 use karpenter_cloud::CloudError;
+use sha1::{Digest, Sha1};
+use uuid::Uuid;
 
 use super::Plan;
 use crate::{
@@ -12,6 +14,18 @@ use crate::{
     provider::Shared,
     settings::OwnershipDetails,
 };
+
+/// The id that the machine of this name is given: UUIDv5 in the namespace of the claim.
+fn custom_id(claim_uid: &str, name: &str) -> Option<String> {
+    let namespace = Uuid::parse_str(claim_uid).ok()?;
+    let mut hash = Sha1::new();
+    hash.update(namespace.as_bytes());
+    hash.update(name.as_bytes());
+    let digest = hash.finalize();
+    let mut bytes = [0; 16];
+    bytes.copy_from_slice(&digest[..16]);
+    Some(uuid::Builder::from_sha1_bytes(bytes).into_uuid().to_string())
+}
 
 impl Shared {
     pub(super) async fn deploy_request(&self, plan: &Plan<'_>, name: &str) -> Result<Request, CloudError> {
@@ -28,6 +42,10 @@ impl Shared {
             .with("name", name)
             .with("displayname", name);
         request = self.inventory.scoped(request, project.as_deref());
+        // Names are checked without a lock; an id is kept unique by the database, but only root administrators may choose it.
+        if self.fleet.is_of_root() {
+            request = request.with_some("customid", custom_id(&plan.mark.uid, name));
+        }
         // Basic zones have one network and refuse to be told which.
         if plan.zone.zone.networktype != "Basic" {
             let mut networks = vec![plan.network.id.as_str()];

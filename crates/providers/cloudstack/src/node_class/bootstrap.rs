@@ -1,8 +1,8 @@
 //! How a machine becomes a node: user data of one's own, or a join that is rendered for the distribution.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
-use karpenter_api::schema;
+use karpenter_api::{duration::GoDuration, schema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -76,7 +76,8 @@ pub enum UserDataCompression {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(inline, extend("x-kubernetes-validations" = [
-    schema::rule("self.mode != 'Kubeadm' || (has(self.apiServerEndpoint) && has(self.tokenSecretRef) && has(self.caCertHashes))", "mode Kubeadm needs apiServerEndpoint, caCertHashes and tokenSecretRef"),
+    schema::rule("self.mode != 'Kubeadm' || has(self.apiServerEndpoint)", "mode Kubeadm needs apiServerEndpoint"),
+    schema::rule("!has(self.tokenTTL) || !has(self.tokenSecretRef)", "tokenTTL is for tokens that Karpenter makes; tokenSecretRef names one of yours"),
     schema::rule("!(self.mode in ['K3s', 'RKE2']) || (has(self.serverURL) && has(self.tokenSecretRef))", "modes K3s and RKE2 need serverURL and tokenSecretRef"),
     schema::rule("self.mode != 'Talos' || has(self.machineConfigSecretRef)", "mode Talos needs machineConfigSecretRef"),
 ]))]
@@ -86,13 +87,24 @@ pub struct Bootstrap {
     /// Kubeadm: host and port of the API server.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub api_server_endpoint: Option<String>,
-    /// Kubeadm: hashes of the cluster's CA, such as sha256:….
+    /// Kubeadm: hashes of the cluster's CA, such as sha256:…; by the ConfigMap kube-public/cluster-info if unset.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 10))]
     pub ca_cert_hashes: Option<Vec<String>>,
-    /// Kubeadm, K3s, RKE2: where the join token is.
+    /// Kubeadm, K3s, RKE2: where the join token is. With Kubeadm, Karpenter makes a token for each machine if unset.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token_secret_ref: Option<SecretKeyRef>,
+    /// Kubeadm: how long a token that Karpenter makes is good for; 30m if unset.
+    #[serde(default, rename = "tokenTTL", skip_serializing_if = "Option::is_none")]
+    #[schemars(regex(pattern = r"^([0-9]+(s|m|h))+$"))]
+    pub token_ttl: Option<String>,
+    /// Kubeadm: the version that the template must have, such as v1.34.1; a machine with another one does not join.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(regex(pattern = r"^v[0-9]+\.[0-9]+\.[0-9]+$"))]
+    pub kubernetes_version: Option<String>,
+    /// Kubeadm, K3s, RKE2, Talos: external if a cloud-controller-manager runs in the cluster.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cloud_provider: Option<KubeletCloudProvider>,
     /// Kubeadm: settings of the node's registration.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node_registration: Option<NodeRegistration>,
@@ -127,6 +139,33 @@ pub enum BootstrapMode {
     Talos,
     Ignition,
 }
+
+/// Who initialises nodes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+#[schemars(inline)]
+pub enum KubeletCloudProvider {
+    External,
+}
+
+impl Bootstrap {
+    /// Whether Karpenter makes the tokens that machines join with.
+    pub fn manages_tokens(&self) -> bool {
+        self.mode == BootstrapMode::Kubeadm && self.token_secret_ref.is_none()
+    }
+
+    /// How long a token that Karpenter makes is good for.
+    pub fn token_ttl(&self) -> Duration {
+        let parsed = self
+            .token_ttl
+            .as_deref()
+            .and_then(|text| text.parse::<GoDuration>().ok());
+        let parsed = parsed.and_then(|own| Duration::try_from(own.as_signed()).ok());
+        parsed.unwrap_or(TOKEN_TTL)
+    }
+}
+
+const TOKEN_TTL: Duration = Duration::from_secs(30 * 60);
 
 /// Settings of the node's registration with kubeadm.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

@@ -4,7 +4,7 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
-use super::CloudStackNodeClass;
+use super::{CloudStackNodeClass, HostnameStrategy};
 
 /// Changes when the hash of an unchanged class would.
 pub const HASH_VERSION: &str = "v2";
@@ -47,6 +47,10 @@ impl CloudStackNodeClass {
         add("project", value(&spec.project));
         add("details", value(&spec.details));
         add("extraConfig", value(&spec.extra_config));
+        // A choice of one: it counts once there is another.
+        if spec.hostname_strategy.unwrap_or_default() != HostnameStrategy::default() {
+            add("hostnameStrategy", value(&spec.hostname_strategy));
+        }
         add("bootType", value(&spec.boot_type));
         add("bootMode", value(&spec.boot_mode));
         add("placement", value(&spec.placement));
@@ -96,7 +100,11 @@ mod tests {
         );
         check(
             json!({}),
-            json!({"pricing": {"perVCPU": "1"}, "instanceGroup": "g", "expunge": "Never"}),
+            json!({"pricing": {"perVCPU": "1"}, "instanceGroup": "g", "expunge": "Never", "stoppedInstancePolicy": "Ignore",
+                "hostnameStrategy": "NodeClaimName", "gpu": {"resourceName": "x/y"},
+                "customOfferings": [{"cpu": [1], "memoryMiB": [1024]}], "affinityGroups": {"managed": {}},
+                "additionalNetworks": [{"selectorTerms": [{"name": "n"}]}],
+                "securityGroupSelectorTerms": [{"name": "s"}]}),
             true,
         );
     }
@@ -104,7 +112,25 @@ mod tests {
     #[test]
     fn what_machines_are_made_from_counts() {
         check(json!({}), json!({"userData": "x"}), false);
-        check(json!({}), json!({"rootDiskSize": 50}), false);
+        for field in [
+            json!({"rootDiskSize": 50}),
+            json!({"rootDiskOffering": "ssd"}),
+            json!({"diskOffering": "data", "diskSize": 10}),
+            json!({"dataDisks": [{"offering": "data"}]}),
+            json!({"sshKeyPair": "ops"}),
+            json!({"project": "team"}),
+            json!({"details": {"a": "b"}}),
+            json!({"extraConfig": "x"}),
+            json!({"bootType": "UEFI", "bootMode": "Secure"}),
+            json!({"placement": {"podID": "p"}}),
+            json!({"tuning": {"ioThreads": true}}),
+            json!({"bootstrap": {"mode": "Custom"}}),
+            json!({"userDataTemplating": "Placeholders"}),
+            json!({"userDataCompression": "Gzip"}),
+            json!({"userDataRef": {"registered": {"name": "u"}}}),
+        ] {
+            check(json!({}), field, false);
+        }
         check(
             json!({"kubelet": {"maxPods": 1}}),
             json!({"kubelet": {"maxPods": 2}}),

@@ -59,6 +59,12 @@ pub struct CloudStackNodeClassStatus {
     /// The disk offerings.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub disk_offerings: Vec<NamedStatus>,
+    /// How many templates were found, also those that are not listed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub template_count: Option<i64>,
+    /// How many service offerings were found, also those that are not listed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub offering_count: Option<i64>,
     /// The names of the SSH key pairs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ssh_key_pairs: Vec<String>,
@@ -111,6 +117,9 @@ pub struct NetworkStatus {
     /// Whether machines can be made in it now.
     #[serde(default)]
     pub can_use_for_deploy: bool,
+    /// What it does for machines, such as UserData.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub services: Vec<String>,
 }
 
 /// A service offering.
@@ -140,6 +149,21 @@ pub struct OfferingStatus {
     /// on-demand or spot.
     #[serde(default)]
     pub capacity_type: String,
+    /// The value of node.kubernetes.io/instance-type; absent for custom offerings, which have several.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub instance_type: Option<String>,
+    /// GPUs of a machine.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpu_count: Option<i64>,
+    /// The card.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpu_name: Option<String>,
+    /// Names of the zones where machines of it can be made.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub zones: Vec<String>,
+    /// What a machine is worth per hour; of a custom offering, the smallest.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub price: Option<String>,
 }
 
 /// A template in a zone.
@@ -168,6 +192,21 @@ pub struct TemplateStatus {
     /// Bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size: Option<i64>,
+    /// What a claim must allow for machines to boot from it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub requirements: Vec<TemplateRequirement>,
+}
+
+/// Values of a label that a template stands for.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+#[schemars(inline)]
+pub struct TemplateRequirement {
+    /// The label.
+    pub key: String,
+    /// Its values.
+    #[serde(default)]
+    pub values: Vec<String>,
 }
 
 /// Something with an id and a name.

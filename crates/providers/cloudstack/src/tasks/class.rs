@@ -18,17 +18,18 @@ use serde_json::json;
 
 use crate::{
     bootstrap,
+    catalogue::Entry,
     client::{ApiError, Class, Priority, Request},
     node_class::{
         CloudStackNodeClass, FINALIZER, HASH_ANNOTATION, HASH_VERSION_ANNOTATION,
         hash::HASH_VERSION,
         status::{
             BOOTSTRAP_READY, CONDITIONS, CREDENTIALS_READY, MOST_LISTED, NamedStatus, NetworkStatus, OfferingStatus,
-            TemplateStatus, ZoneStatus,
+            TemplateRequirement, TemplateStatus, ZoneStatus,
         },
     },
     provider::Shared,
-    resolve::{Problem, Resolution},
+    resolve::{Problem, Resolution, ResolvedTemplate},
 };
 
 /// An outage makes conditions unknown only after this long; until then what was known last holds.
@@ -110,14 +111,28 @@ async fn reconcile(shared: &Shared, class: CloudStackNodeClass) -> Result<bool, 
     match shared.inventory.resolve(&class).await {
         Ok(mut resolution) => {
             shared.outages.lock().remove(&name);
-            if let Err(problem) = check_bootstrap(&class, secrets.as_ref().map_err(Clone::clone)) {
+            let length = check_bootstrap(&class, secrets.as_ref().map_err(Clone::clone)).unwrap_or_else(|problem| {
                 resolution.problems.entry(BOOTSTRAP_READY).or_insert(problem);
+                0
+            });
+            if let Some(problem) = shared.placement_problem(&class).await {
+                resolution.problems.entry(CREDENTIALS_READY).or_insert(problem);
             }
-            fill(&mut class, &resolution);
+            // Prices and names are for the eye; a class is as good without them.
+            let entries = shared.entries(&class, &resolution).await.unwrap_or_default();
+            fill(&mut class, &resolution, &entries);
             set_conditions(&mut class, &resolution.problems, now);
+            if length > bootstrap::USUAL_LIMIT && class.is_true(BOOTSTRAP_READY) {
+                let message = format!(
+                    "user data has {length} characters in Base64; launches fail if the server keeps its default limit of {}",
+                    bootstrap::USUAL_LIMIT
+                );
+                let _ = class.set_condition(BOOTSTRAP_READY, ConditionStatus::True, "UserDataLong", &message, now);
+            }
         }
         Err(error) => refuse(shared, &mut class, &error, now),
     }
+    migrate_hashes(shared, &name, &hash).await?;
     let is_ready = class.is_ready();
     if class.status != before {
         let patch = json!({"metadata": {"resourceVersion": class.metadata.resource_version}, "status": class.status});
@@ -166,9 +181,42 @@ async fn mark(
         .cloud_context(format!("marking CloudStackNodeClass {name}"))
 }
 
+/// Claims whose hash another version of Karpenter wrote get ours, so that an upgrade replaces nothing; those that had
+/// drifted already stay as they are.
+async fn migrate_hashes(shared: &Shared, class: &str, hash: &str) -> Result<(), CloudError> {
+    let api: Api<NodeClaim> = Api::all(shared.kube.clone());
+    for claim in super::claims(&shared.kube).await? {
+        let reference = &claim.spec.node_class_ref;
+        let version = claim.annotations().get(HASH_VERSION_ANNOTATION);
+        let is_old = version.is_some_and(|own| own != HASH_VERSION);
+        if reference.kind != "CloudStackNodeClass" || reference.name != class || !is_old || claim.is_true("Drifted") {
+            continue;
+        }
+        let patch =
+            json!({"metadata": {"annotations": {HASH_ANNOTATION: hash, HASH_VERSION_ANNOTATION: HASH_VERSION}}});
+        let name = claim.name_any();
+        match api.patch(&name, &PatchParams::default(), &Patch::Merge(&patch)).await {
+            Err(kube::Error::Api(status)) if status.code == 404 => {}
+            written => written
+                .map(drop)
+                .cloud_context(format!("writing the hash of NodeClaim {name}"))?,
+        }
+    }
+    Ok(())
+}
+
 /// User data must be renderable before anything is launched with it.
-fn check_bootstrap(class: &CloudStackNodeClass, secrets: Result<&bootstrap::Secrets, Problem>) -> Result<(), Problem> {
-    let secrets = secrets?;
+///
+/// Answers its length on the wire.
+fn check_bootstrap(
+    class: &CloudStackNodeClass,
+    secrets: Result<&bootstrap::Secrets, Problem>,
+) -> Result<usize, Problem> {
+    let mut secrets = secrets?.clone();
+    // A token is made with each machine; any one shows whether the rest can be rendered.
+    if class.spec.bootstrap.as_ref().is_some_and(|own| own.manages_tokens()) {
+        secrets.token = Some("abcdef.0123456789abcdef".to_owned());
+    }
     let claim: NodeClaim = serde_json::from_value(json!({
         "apiVersion": "karpenter.sh/v1", "kind": "NodeClaim", "metadata": {"name": "n"},
         "spec": {"requirements": [], "nodeClassRef": {"group": "g", "kind": "k", "name": "n"}},
@@ -187,11 +235,11 @@ fn check_bootstrap(class: &CloudStackNodeClass, secrets: Result<&bootstrap::Secr
         provider_id_prefix: "p",
         max_pods: 110,
         labels: &none,
-        secrets,
+        secrets: &secrets,
     });
     let problem = |reason: &'static str, message: String| Err(Problem { reason, message });
     match rendered {
-        Ok(_) => Ok(()),
+        Ok(encoded) => Ok(encoded.map_or(0, |encoded| encoded.len())),
         Err(error @ bootstrap::BootstrapError::TooLong { .. }) => problem("UserDataTooLong", error.to_string()),
         Err(error @ bootstrap::BootstrapError::Missing(_)) => problem("SecretNotFound", error.to_string()),
         Err(error) => problem("InvalidTemplate", error.to_string()),
@@ -264,7 +312,7 @@ fn refuse(shared: &Shared, class: &mut CloudStackNodeClass, error: &ApiError, no
     explain(class, now);
 }
 
-fn fill(class: &mut CloudStackNodeClass, resolution: &Resolution) {
+fn fill(class: &mut CloudStackNodeClass, resolution: &Resolution, entries: &[Entry]) {
     let key_pairs = class.ssh_key_pairs().into_iter().map(str::to_owned).collect();
     let status = class.status.get_or_insert_default();
     status.zones = resolution
@@ -285,6 +333,7 @@ fn fill(class: &mut CloudStackNodeClass, resolution: &Resolution) {
         kind: own.kind.clone(),
         vpc_id: own.vpcid.clone(),
         can_use_for_deploy: own.canusefordeploy,
+        services: own.services().map(str::to_owned).collect(),
     };
     let zones = || resolution.zones.iter();
     status.networks = zones()
@@ -306,6 +355,7 @@ fn fill(class: &mut CloudStackNodeClass, resolution: &Resolution) {
                 arch: own.arch.clone(),
                 created: own.template.created.clone(),
                 size: own.template.size,
+                requirements: requirements(own),
             });
             shown.collect::<Vec<_>>()
         })
@@ -314,18 +364,43 @@ fn fill(class: &mut CloudStackNodeClass, resolution: &Resolution) {
     status.service_offerings = resolution
         .offerings
         .iter()
-        .map(|own| OfferingStatus {
+        .map(|own| {
+            let types = entries
+                .iter()
+                .filter(|entry| entry.offering.offering.id == own.offering.id);
+            let known = types.clone().next();
+            let price = types
+                .flat_map(|entry| &entry.instance_type.offerings)
+                .map(|offering| offering.price)
+                .min_by(f64::total_cmp);
+            let is_custom = own.offering.cpunumber.is_none() || own.offering.memory.is_none();
+            (own, known, price, is_custom)
+        })
+        .map(|(own, known, price, is_custom)| OfferingStatus {
+            instance_type: known
+                .filter(|_| !is_custom)
+                .map(|entry| entry.instance_type.name.clone()),
+            gpu_count: own.offering.gpucount.filter(|count| *count > 0),
+            gpu_name: own.offering.gpucardname.clone(),
+            zones: zones()
+                .filter(|zone| own.is_in(&zone.zone.id))
+                .map(|zone| zone.zone.name.clone())
+                .collect(),
+            price: price.map(|price| format!("{price:.5}")),
             id: own.offering.id.clone(),
             name: own.offering.name.clone(),
             cpu_number: own.offering.cpunumber,
             cpu_speed: own.offering.cpuspeed,
             memory: own.offering.memory,
             network_rate: own.offering.networkrate,
-            customized: own.offering.cpunumber.is_none() || own.offering.memory.is_none(),
+            customized: is_custom,
             capacity_type: own.capacity_type.label().to_owned(),
         })
         .take(MOST_LISTED)
         .collect();
+    let count = |number: usize| i64::try_from(number).ok();
+    status.template_count = count(zones().map(|zone| zone.templates.len()).sum());
+    status.offering_count = count(resolution.offerings.len());
     let named = |id: &str, name: &str| NamedStatus {
         id: id.to_owned(),
         name: name.to_owned(),
@@ -347,6 +422,16 @@ fn fill(class: &mut CloudStackNodeClass, resolution: &Resolution) {
         true => Vec::new(),
         false => key_pairs,
     };
+}
+
+fn requirements(template: &ResolvedTemplate) -> Vec<TemplateRequirement> {
+    let all = template.requirements.iter().map(|own| TemplateRequirement {
+        key: own.key().to_owned(),
+        values: own.values().iter().cloned().collect(),
+    });
+    let mut all: Vec<TemplateRequirement> = all.collect();
+    all.sort_by(|a, b| a.key.cmp(&b.key));
+    all
 }
 
 /// Holds a class back while claims use it, then cleans up what was made for it.

@@ -5,19 +5,25 @@ use std::{collections::BTreeMap, time::Duration};
 use karpenter_cloud::{
     CloudError,
     clock::later,
+    error::CloudContext,
     garbage_collection::{GarbageCollector, KnownClaims, OrphanReason, Sighting, Verdict},
     ownership::Owner,
 };
 
+use kube::Api;
+
 use crate::{
     client::{Class, Priority, Request, model::VirtualMachine},
     machine::{CLAIM_UID_TAG, Marks, View},
+    node_class::CloudStackNodeClass,
     provider::Shared,
     provider_id,
 };
 
 /// A young process may not have seen every claim yet.
 const YOUNG: Duration = Duration::from_secs(120);
+/// A data disk is on no machine for a moment when it is moved; only one that stays so is a leftover.
+const LOOSE: Duration = Duration::from_secs(600);
 
 /// One round; answers how many machines were told to go.
 pub(crate) async fn round(shared: &Shared, collector: &mut GarbageCollector) -> Result<usize, CloudError> {
@@ -80,7 +86,45 @@ pub(crate) async fn round(shared: &Shared, collector: &mut GarbageCollector) -> 
     }
     gone += failed_and_twins(shared, &vms, &by_id).await?;
     volumes(shared, &vms).await?;
+    groups(shared).await?;
     Ok(gone)
+}
+
+/// Managed affinity groups that are empty, once no class manages any.
+async fn groups(shared: &Shared) -> Result<(), CloudError> {
+    let classes: Api<CloudStackNodeClass> = Api::all(shared.kube.clone());
+    let classes = classes
+        .list(&Default::default())
+        .await
+        .cloud_context("listing CloudStackNodeClasses")?;
+    let manages = |class: &CloudStackNodeClass| {
+        let groups = class.spec.affinity_groups.as_ref();
+        groups.is_some_and(|own| own.managed.is_some())
+    };
+    if classes.items.iter().any(manages) {
+        return Ok(());
+    }
+    let known = match shared.inventory.affinity_groups(None).await {
+        Ok(known) => known,
+        Err(error) if matches!(error.class(), Some(Class::Forbidden | Class::Unsupported)) => return Ok(()),
+        Err(error) => return Err(error.into()),
+    };
+    let own = format!("karpenter-{}", shared.settings.cluster_name);
+    let is_ours = |name: &str| name == own || name.strip_prefix(&own).is_some_and(|rest| rest.starts_with('-'));
+    for group in known.iter().filter(|group| is_ours(&group.name)) {
+        if group.virtual_machine_ids.is_empty() {
+            let request = Request::new("deleteAffinityGroup").with("id", group.id.clone());
+            shared.client.call(&request, Priority::Discovery).await?;
+            shared.inventory.flush_affinity_groups();
+            shared
+                .client
+                .metrics()
+                .orphans
+                .with_label_values(&["affinity_group"])
+                .inc();
+        }
+    }
+    Ok(())
 }
 
 fn sighting(shared: &Shared, vm: &VirtualMachine) -> Sighting {
@@ -160,9 +204,12 @@ async fn volumes(shared: &Shared, vms: &[VirtualMachine]) -> Result<(), CloudErr
         let is_wanted = vms
             .iter()
             .any(|vm| Marks::of(vm, &shared.settings).claim().map(|own| own.uid.clone()) == uid);
-        if is_wanted {
+        let now = shared.clock.now();
+        let since = *shared.loose_disks.lock().entry(volume.id.clone()).or_insert(now);
+        if is_wanted || later(since, LOOSE) > now {
             continue;
         }
+        shared.loose_disks.lock().remove(&volume.id);
         let request = Request::new("deleteVolume").with("id", volume.id.clone());
         match shared.client.call(&request, Priority::Discovery).await {
             Ok(_) => {

@@ -1,8 +1,11 @@
 //! Makes Nodes and machines know each other, with or without a cloud-controller-manager (cloudstack.md §10.3).
 
+use std::time::Duration;
+
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use karpenter_api::{NodeClaim, conditions::StatusConditions};
-use karpenter_cloud::{CloudError, error::CloudContext};
+use karpenter_cloud::{ClaimMark, CloudError, clock::later, error::CloudContext};
 use kube::{
     Api,
     api::{ListParams, Patch, PatchParams},
@@ -18,18 +21,22 @@ use crate::{
 
 /// What an old cloud-controller-manager wrote on every Node.
 const CONSTANT: &str = "external-cloudstack";
+const UNINITIALIZED: &str = "node.cloudprovider.kubernetes.io/uninitialized";
+const PATIENCE: Duration = Duration::from_secs(600);
 
 pub(crate) async fn round(shared: &Shared) -> Result<(), CloudError> {
     let nodes: Api<Node> = Api::all(shared.kube.clone());
-    let claims: Vec<NodeClaim> = super::claims(&shared.kube)
+    let waiting: Vec<NodeClaim> = super::claims(&shared.kube)
         .await?
         .into_iter()
-        .filter(|claim| claim.provider_id().is_some() && !claim.is_true("Registered"))
+        .filter(|claim| claim.provider_id().is_some() && !claim.is_true("Initialized"))
         .collect();
     // Nothing waits for a Node: nothing is read.
-    if claims.is_empty() {
+    if waiting.is_empty() {
         return Ok(());
     }
+    let unregistered = waiting.iter().filter(|claim| !claim.is_true("Registered"));
+    let claims: Vec<NodeClaim> = unregistered.cloned().collect();
     let listed = nodes
         .list(&ListParams::default())
         .await
@@ -42,6 +49,9 @@ pub(crate) async fn round(shared: &Shared) -> Result<(), CloudError> {
             .as_ref()
             .and_then(|spec| spec.provider_id.as_deref())
             .unwrap_or_default();
+        if is_left_uninitialized(node, shared.clock.now()) {
+            tell_uninitialized(shared, &waiting, node, own).await;
+        }
         if let Ok(id) = provider_id::machine_id(own) {
             align(shared, &claims, &id, own).await?;
             continue;
@@ -77,6 +87,34 @@ pub(crate) async fn round(shared: &Shared) -> Result<(), CloudError> {
         );
     }
     Ok(())
+}
+
+/// A kubelet that expects a cloud-controller-manager taints its Node until one comes.
+fn is_left_uninitialized(node: &Node, now: Timestamp) -> bool {
+    let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_ref());
+    let is_tainted = taints.into_iter().flatten().any(|taint| taint.key == UNINITIALIZED);
+    let created = node.metadata.creation_timestamp.as_ref().map(|own| own.0);
+    is_tainted && created.is_some_and(|created| later(created, PATIENCE) <= now)
+}
+
+async fn tell_uninitialized(shared: &Shared, claims: &[NodeClaim], node: &Node, own: &str) {
+    let name = node.metadata.name.as_deref().unwrap_or_default();
+    let id = provider_id::machine_id(own).ok();
+    let is_of = |claim: &&NodeClaim| {
+        let known = claim
+            .provider_id()
+            .and_then(|known| provider_id::machine_id(known).ok());
+        let by_id = id.is_some() && known == id;
+        by_id || shared.fleet.name(&ClaimMark::of(claim), 1).eq_ignore_ascii_case(name)
+    };
+    if let Some(claim) = claims.iter().find(is_of) {
+        let message = format!(
+            "node {name} waits for a cloud-controller-manager since ten minutes; install one, or start the kubelet without --cloud-provider=external"
+        );
+        shared
+            .tell_claim(claim, "CloudControllerManagerMissing", &message)
+            .await;
+    }
 }
 
 /// The Node's string cannot change, so the claim takes it over.

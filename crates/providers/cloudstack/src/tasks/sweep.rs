@@ -1,10 +1,13 @@
 //! A look at every machine: stopped ones, failed ones, interrupted ones, and tags that are missing (cloudstack.md §9.3–9.5).
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use jiff::Timestamp;
 use karpenter_api::{NodeClaim, labels::CAPACITY_TYPE};
-use karpenter_cloud::{CloudError, clock::later, error::CloudContext};
+use karpenter_cloud::{ClaimMark, CloudError, clock::later, error::CloudContext};
 use kube::{
     Api,
     api::{DeleteParams, Preconditions},
@@ -12,7 +15,7 @@ use kube::{
 
 use crate::{
     client::{Priority, Request, model::VirtualMachine},
-    machine::{INTERRUPTION_TAG, View},
+    machine::{INTERRUPTION_TAG, Known, View},
     node_class::{CloudStackNodeClass, StoppedInstancePolicy},
     provider::Shared,
     provider_id,
@@ -23,6 +26,8 @@ use crate::{
 pub struct Memory {
     stopped_since: BTreeMap<String, Timestamp>,
     restarts: BTreeMap<String, Vec<Timestamp>>,
+    /// Machines whose new name was told.
+    renamed: BTreeSet<String>,
 }
 
 const RESTARTS: usize = 3;
@@ -32,11 +37,13 @@ pub(crate) async fn round(shared: &Shared, memory: &mut Memory) -> Result<(), Cl
     let vms = shared.fleet.list(Priority::Discovery).await?;
     shared.note_networks(&vms);
     let claims = super::claims(&shared.kube).await?;
+    shared.collect_tokens(&claims).await?;
     let mut classes: BTreeMap<String, Option<CloudStackNodeClass>> = BTreeMap::new();
     let now = shared.clock.now();
     let ids: Vec<&str> = vms.iter().map(|vm| vm.id.as_str()).collect();
     memory.stopped_since.retain(|id, _| ids.contains(&id.as_str()));
     memory.restarts.retain(|id, _| ids.contains(&id.as_str()));
+    memory.renamed.retain(|id| ids.contains(&id.as_str()));
     for claim in claims
         .iter()
         .filter(|claim| claim.metadata.deletion_timestamp.is_none())
@@ -68,12 +75,16 @@ pub(crate) async fn round(shared: &Shared, memory: &mut Memory) -> Result<(), Cl
         match View::of(vm, now) {
             View::Failed => {
                 let message = format!("machine {} did not start", vm.name);
+                if let Some(class) = class {
+                    mark(shared, class, vm, "a machine of it did not start").await;
+                }
                 replace(shared, claim, "LaunchFailed", &message).await?;
                 shared.discard(&vm.id).await;
             }
-            View::Stopped | View::Stopping => stopped(shared, memory, claim, vm, policy).await?,
+            View::Stopped | View::Stopping => stopped(shared, memory, claim, vm, class, policy).await?,
             View::Launching | View::Running | View::Gone => {
                 memory.stopped_since.remove(&vm.id);
+                tell_renamed(shared, memory, claim, vm).await;
                 super::tagging::repair(shared, claim, vm, class).await;
             }
         }
@@ -86,6 +97,7 @@ async fn stopped(
     memory: &mut Memory,
     claim: &NodeClaim,
     vm: &VirtualMachine,
+    class: Option<&CloudStackNodeClass>,
     policy: StoppedInstancePolicy,
 ) -> Result<(), CloudError> {
     let now = shared.clock.now();
@@ -96,6 +108,9 @@ async fn stopped(
         return Ok(());
     }
     let message = format!("machine {} is {}", vm.name, vm.state);
+    if is_spot && let Some(class) = class {
+        mark(shared, class, vm, "a spot machine of it was reclaimed").await;
+    }
     match policy {
         StoppedInstancePolicy::Ignore if !is_spot => Ok(()),
         StoppedInstancePolicy::Restart if !is_spot => {
@@ -118,6 +133,35 @@ async fn stopped(
             Ok(())
         }
         _ => replace(shared, claim, "InstanceStopped", &message).await,
+    }
+}
+
+/// What the machine was made of is not asked for again for a while.
+async fn mark(shared: &Shared, class: &CloudStackNodeClass, vm: &VirtualMachine, why: &str) {
+    let Ok(resolution) = shared.inventory.resolve(class).await else {
+        return;
+    };
+    let Ok(entries) = shared.entries(class, &resolution).await else {
+        return;
+    };
+    let known = Known {
+        resolution: &resolution,
+        entries: &entries,
+    };
+    if let Some(entry) = known.entry(vm) {
+        shared
+            .unavailable
+            .mark_offering(class, &entry.offering, entry.shape, &vm.zoneid, why);
+    }
+}
+
+/// The Node has the name that the machine had when it booted; a new one confuses a cloud-controller-manager.
+async fn tell_renamed(shared: &Shared, memory: &mut Memory, claim: &NodeClaim, vm: &VirtualMachine) {
+    let given = shared.fleet.name(&ClaimMark::of(claim), 1);
+    let has_given = vm.name.to_lowercase().starts_with(&given.to_lowercase());
+    if !has_given && memory.renamed.insert(vm.id.clone()) {
+        let message = format!("machine {given} was renamed to {}; give it its name back", vm.name);
+        shared.tell_claim(claim, "InstanceRenamed", &message).await;
     }
 }
 

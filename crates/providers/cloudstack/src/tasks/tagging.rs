@@ -13,6 +13,7 @@ use serde_json::json;
 use crate::{
     client::{
         ApiError, Priority, Request,
+        jobs::JobEnd,
         model::{Tag, VirtualMachine},
     },
     machine,
@@ -119,7 +120,14 @@ async fn write(shared: &Shared, kind: &str, id: &str, change: &Change) -> Result
         }
     }
     if !change.create.is_empty() {
-        shared.create_tags(kind, id, &change.create).await?;
+        let job = shared.create_tags(kind, id, &change.create).await?;
+        if let Some(job) = job
+            && let JobEnd::Failed(failure) = shared.jobs.wait(&job, id).await
+            // A launch of ours may have been faster.
+            && !failure.text.contains("already on")
+        {
+            return Err(ApiError::Refused(failure));
+        }
     }
     Ok(())
 }

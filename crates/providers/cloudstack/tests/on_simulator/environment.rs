@@ -11,11 +11,11 @@ use karpenter_cloud::{
     clock::{Clock, ManualClock},
     conformance::{Environment, Fault as Wanted, Support},
     garbage_collection::GarbageCollector,
-    http::Redactor,
+    http::{Redactor, Trust},
 };
 use karpenter_cloudstack::{
     CloudStackNodeClass, CloudStackProvider, ProviderSettings,
-    client::{Client, metrics::ApiMetrics},
+    client::{Client, Keys, metrics::ApiMetrics},
     sim::{Fault, FaultKind, Machine, MachineState, Seed, Simulator, seed},
     tasks,
 };
@@ -103,6 +103,13 @@ impl Cloud {
 
     pub(crate) async fn new_provider(&self) -> CloudStackProvider {
         provider(&self.sandbox, &self.simulator, self.clock.clock(), &self.settings).await
+    }
+
+    /// A provider that reaches CloudStack in another way.
+    pub(crate) fn provider_of(&self, keys: Keys, trust: Trust) -> CloudStackProvider {
+        let mut settings = self.settings.clone();
+        settings.http.trust = trust;
+        provider_of(&self.sandbox, keys, self.clock.clock(), &settings)
     }
 
     /// Names of the machines that live.
@@ -226,7 +233,10 @@ async fn provider(
     clock: Clock,
     settings: &ProviderSettings,
 ) -> CloudStackProvider {
-    let keys = simulator.keys(seed::ACCOUNT);
+    provider_of(sandbox, simulator.keys(seed::ACCOUNT), clock, settings)
+}
+
+fn provider_of(sandbox: &Sandbox, keys: Keys, clock: Clock, settings: &ProviderSettings) -> CloudStackProvider {
     let client = Client::new(
         clock.clone(),
         settings.http.clone(),
@@ -387,13 +397,13 @@ pub(crate) fn foreign(simulator: &Simulator, id: &str) -> Machine {
         security_groups: Vec::new(),
         key_pairs: Vec::new(),
         user_data: None,
-        disk_offering: None,
+        registered_user_data: None,
         boot: None,
         state: MachineState::Running,
         created: now,
         updated: None,
         host: None,
-        placed: true,
+        first_ran: None,
         delete_protection: false,
         removed: false,
     }

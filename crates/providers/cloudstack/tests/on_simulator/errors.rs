@@ -3,14 +3,15 @@
 use std::{collections::BTreeSet, time::Duration};
 
 use karpenter_api::conditions::{Condition, StatusConditions};
-use karpenter_cloud::conformance::Environment;
+use karpenter_cloud::{CloudProvider, conformance::Environment};
 use karpenter_cloudstack::{
     client::{ApiError, Client, Keys, Priority, Request, metrics::ApiMetrics},
+    settings::Switch,
     sim::{Fault, FaultKind, Seed, seed},
 };
 use serde_json::{Value, json};
 
-use crate::environment::{Cloud, STEP};
+use crate::environment::{Cloud, STEP, claim, pool};
 
 fn condition(cloud: &Cloud, name: &str) -> Condition {
     cloud
@@ -219,4 +220,65 @@ async fn an_unreachable_server_and_a_foreign_page_have_sentences_of_their_own() 
         .await
         .expect_err("not CloudStack");
     assert!(error.to_string().contains("check CLOUDSTACK_API_URL"), "{error}");
+}
+
+#[tokio::test]
+async fn a_feature_that_the_server_lacks_does_not_make_a_class_unready() {
+    let cloud = Cloud::with(Seed::default(), json!({"pricing": {"source": "Quota"}})).await;
+    let types = cloud
+        .provider
+        .instance_types(&pool())
+        .await
+        .expect("the formula steps in");
+    assert!(
+        types
+            .iter()
+            .all(|own| own.offerings.iter().all(|offering| offering.price > 0.0))
+    );
+    assert!(cloud.class().is_ready());
+}
+
+/// The sentence that a launch on such a cloud fails with.
+async fn launch_error(change: impl FnOnce(&Cloud)) -> String {
+    let cloud = Cloud::without_class(Seed::default(), STEP, |settings| settings.quota_preflight = Switch::Off).await;
+    cloud.apply_class(json!({})).await;
+    change(&cloud);
+    let error = cloud
+        .provider
+        .create(&claim(1, "1", json!([])))
+        .await
+        .expect_err("it fails");
+    error.to_string()
+}
+
+#[tokio::test]
+async fn launches_that_fail_say_what_to_do_each_in_its_own_words() {
+    let sold_out = launch_error(|cloud| {
+        cloud.simulator.operate(|operator| operator.settings().sold_out = true);
+    })
+    .await;
+    let quota = launch_error(|cloud| {
+        cloud
+            .simulator
+            .operate(|operator| operator.limit(seed::ACCOUNT, "memory", 0));
+    })
+    .await;
+    let revoked = launch_error(|cloud| {
+        cloud
+            .simulator
+            .operate(|operator| operator.set_secret(seed::ACCOUNT, "revoked"));
+    })
+    .await;
+    let silent = launch_error(|cloud| cloud.simulator.inject(Fault::everything(FaultKind::Page(503)))).await;
+    let sentences = [
+        (&sold_out, "CloudStack has no capacity for"),
+        (&quota, "the quota of memory is reached; raise the limit or free some"),
+        (&revoked, "check key, secret and clock"),
+        (&silent, "CloudStack cannot be asked"),
+    ];
+    for (sentence, part) in sentences {
+        assert!(sentence.contains(part), "{sentence}");
+    }
+    let distinct: BTreeSet<&String> = sentences.iter().map(|(sentence, _)| *sentence).collect();
+    assert_eq!(distinct.len(), sentences.len());
 }

@@ -113,6 +113,7 @@ async fn the_quota_is_known_before_it_is_run_into() {
     cloud
         .simulator
         .operate(|operator| operator.limit(seed::ACCOUNT, "cpu", 4));
+    cloud.provider.flush();
     assert!(!availability(&cloud, "xlarge").await.contains(&true));
     assert!(availability(&cloud, "large").await.contains(&true));
 }
@@ -431,4 +432,139 @@ async fn machines_of_a_managed_group_are_spread_over_groups_of_limited_size() {
     let mut groups = cloud.simulator.affinity_groups();
     groups.sort();
     assert_eq!(groups, ["karpenter-blue-default", "karpenter-blue-default-2"]);
+}
+
+#[tokio::test]
+async fn an_offering_that_fails_three_times_without_a_reason_is_avoided() {
+    let cloud = Cloud::start().await;
+    let text = "something went wrong in a way that nobody foresaw".to_owned();
+    cloud
+        .simulator
+        .inject(Fault::new("deployVirtualMachine", FaultKind::FailJob(530, text)).times(3));
+    let wanted = json!([
+        {"key": INSTANCE_TYPE, "operator": "In", "values": ["small"]},
+        {"key": "topology.kubernetes.io/zone", "operator": "In", "values": ["zone-1"]},
+    ]);
+    for number in 1..=3 {
+        let error = cloud
+            .provider
+            .create(&claim(number, "500m", wanted.clone()))
+            .await
+            .expect_err("it fails");
+        let is_last = number == 3;
+        assert_eq!(
+            error.launch_effect() == LaunchEffect::DeleteForCapacity,
+            is_last,
+            "{number}: {error}"
+        );
+        assert_eq!(
+            availability(&cloud, "small").await.contains(&false),
+            is_last,
+            "{number}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_template_that_did_not_reach_the_zone_leaves_nothing_behind() {
+    let mut seed = Seed::of_zones(&["zone-1"]);
+    for template in &mut seed.catalogue.templates {
+        template["crossZones"] = json!(true);
+    }
+    let zone = json!({"zones": ["zone-1"], "networkSelectorTerms": [{"name": "nodes-zone-1"}]});
+    let cloud = Cloud::with(seed, zone).await;
+    cloud
+        .provider
+        .instance_types(&pool())
+        .await
+        .expect("the caches are warm");
+    cloud.simulator.operate(|operator| {
+        for template in &mut operator.catalogue().templates {
+            template["zoneid"] = json!("another zone");
+        }
+    });
+    let error = cloud
+        .provider
+        .create(&claim(1, "1", json!([])))
+        .await
+        .expect_err("the template is missing");
+    assert!(!matches!(error, CloudError::NodeClassNotReady { .. }), "{error}");
+    cloud.pass(Duration::from_secs(10)).await;
+    assert_eq!(
+        cloud.simulator.machines_ever().len(),
+        1,
+        "the record that the answer named"
+    );
+    let left = cloud.simulator.machines_ever();
+    assert_eq!(left[0].state, MachineState::Expunging);
+}
+
+#[tokio::test]
+async fn gpus_are_counted_and_do_not_keep_other_pods_away() {
+    let mut seed = Seed::default();
+    let mut gpu = seed::offering("gpu-large", 4, 8192);
+    gpu["gpucount"] = json!(2);
+    gpu["gpucardname"] = json!("NVIDIA A10");
+    seed.catalogue.offerings = vec![gpu, seed::offering("large", 4, 8192)];
+    let cloud = Cloud::with(seed, json!({})).await;
+    let plain = cloud
+        .provider
+        .create(&claim(1, "1", json!([])))
+        .await
+        .expect("launched");
+    assert_eq!(plain.labels[INSTANCE_TYPE], "large", "the cheaper one");
+    let wanted = json!([{"key": INSTANCE_TYPE, "operator": "In", "values": ["gpu-large"]}]);
+    let instance = cloud.provider.create(&claim(2, "1", wanted)).await.expect("launched");
+    assert_eq!(instance.capacity.amount("nvidia.com/gpu").value(), 2);
+    assert_eq!(
+        instance.labels["karpenter.k8s.cloudstack/instance-gpu-name"],
+        "NVIDIA-A10"
+    );
+}
+
+#[tokio::test]
+async fn keys_that_are_rotated_during_a_launch_do_not_disturb_it() {
+    let mut seed = Seed::default();
+    seed.settings.latency.start = Duration::from_secs(60);
+    let cloud = Cloud::with(seed, json!({})).await;
+    let provider = cloud.provider.clone();
+    let launch = tokio::spawn(async move { provider.create(&claim(1, "1", json!([]))).await });
+    while cloud.live().is_empty() {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    cloud
+        .simulator
+        .operate(|operator| operator.set_secret(seed::ACCOUNT, "a-new-secret-of-the-same-account"));
+    let new = cloud.simulator.keys(seed::ACCOUNT);
+    karpenter_cloudstack::credentials::rotate(cloud.provider.client(), new, Switch::Off)
+        .await
+        .expect("the same account");
+    launch.await.expect("no panic").expect("its result was still obtained");
+    assert_eq!(cloud.live().len(), 1);
+}
+
+#[tokio::test]
+async fn a_start_that_was_told_to_go_meanwhile_is_not_a_launch() {
+    let mut seed = Seed::default();
+    seed.settings.latency.start = Duration::from_secs(60);
+    let cloud = Cloud::with(seed, json!({})).await;
+    let provider = cloud.provider.clone();
+    let launch = tokio::spawn(async move { provider.create(&claim(1, "1", json!([]))).await });
+    while cloud.live().is_empty() {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    let first = cloud.live()[0].id.clone();
+    cloud
+        .provider
+        .abandon(&claim(1, "1", json!([])))
+        .await
+        .expect("accepted");
+    if let Ok(instance) = launch.await.expect("no panic") {
+        assert!(
+            !instance.provider_id.ends_with(&first),
+            "its job ended well, but it goes"
+        );
+    }
+    cloud.pass(Duration::from_secs(70)).await;
+    assert!(cloud.live().iter().all(|own| own.id != first));
 }

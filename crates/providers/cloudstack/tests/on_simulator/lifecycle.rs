@@ -67,6 +67,12 @@ async fn a_protected_machine_is_told_about_and_left_in_peace() {
         );
     }
     assert_eq!(cloud.calls("destroyVirtualMachine"), 1, "no hot loop");
+    let events = cloud.sandbox.objects().list::<k8s_openapi::api::events::v1::Event>("");
+    let reasons: Vec<Option<String>> = events.into_iter().map(|event| event.reason).collect();
+    assert!(
+        reasons.contains(&Some("InstanceDeleteProtected".to_owned())),
+        "{reasons:?}"
+    );
     assert_eq!(cloud.live().len(), 1);
 }
 
@@ -322,4 +328,40 @@ async fn a_failed_record_without_a_launch_is_cleaned_up() {
             .iter()
             .all(|own| own.state == MachineState::Expunging)
     );
+}
+
+#[tokio::test]
+async fn five_hundred_and_one_machines_are_listed_whatever_the_server_makes_of_pages() {
+    for unlimited_pages in [true, false] {
+        let mut seed = Seed::default();
+        seed.settings.unlimited_pages = unlimited_pages;
+        let cloud = Cloud::with(seed, json!({})).await;
+        cloud.launch(&claim(1, "1", json!([]))).await;
+        let first = cloud.live()[0].clone();
+        cloud.simulator.operate(|operator| {
+            for number in 0..500u32 {
+                let mut machine = first.clone();
+                machine.id = format!("00000000-0000-4000-8000-{number:012}");
+                machine.name = format!("karpenter-copy-{number}");
+                operator.add_machine(machine);
+            }
+        });
+        assert_eq!(cloud.provider.list().await.expect("a list").len(), 501);
+    }
+}
+
+#[tokio::test]
+async fn a_machine_that_was_destroyed_by_hand_is_gone() {
+    let cloud = Cloud::start().await;
+    let claim = cloud.launch(&claim(1, "1", json!([]))).await;
+    let id = cloud.live()[0].id.clone();
+    cloud
+        .simulator
+        .operate(|operator| operator.machine(&id).expect("it exists").state = MachineState::Destroyed);
+    let deleted = cloud.provider.delete(&claim).await;
+    assert!(
+        matches!(deleted, Ok(Deletion::Gone)) || deleted.is_err_and(|error| error.is_not_found()),
+        "the finalizer goes"
+    );
+    assert_eq!(cloud.calls("destroyVirtualMachine"), 0);
 }

@@ -1,5 +1,6 @@
 //! The provider against the simulated CloudStack API, on a real socket.
 
+mod certificates;
 mod conformance;
 mod crashes;
 mod drift;
@@ -7,5 +8,8 @@ mod environment;
 mod errors;
 mod launches;
 mod lifecycle;
+mod observed;
+mod replay;
 mod scale;
+mod spec_examples;
 mod transport;

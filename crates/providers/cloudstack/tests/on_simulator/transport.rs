@@ -220,3 +220,48 @@ async fn a_form_that_is_too_large_is_our_size_error() {
         .expect_err("too large");
     assert_eq!(error.class(), Some(&Class::UserDataTooLong));
 }
+
+#[tokio::test]
+async fn a_wait_that_the_server_names_is_kept_to() {
+    let wire = Wire::start(|_| {}).await;
+    let text = "The given user has reached his/her account api limit, please retry after [700] ms.";
+    wire.simulator
+        .inject(Fault::everything(FaultKind::Refuse(429, text.to_owned())).times(1));
+    zones(&wire.client()).await.expect("in the end");
+    let calls = wire.simulator.calls();
+    assert_eq!(wire.statuses(), [429, 200]);
+    let waited = calls[1].at.duration_since(calls[0].at);
+    assert!(waited >= SignedDuration::from_millis(700), "{waited}");
+}
+
+#[tokio::test]
+async fn a_list_that_changes_between_its_pages_is_read_again() {
+    let wire = Wire::start(|settings| {
+        settings.page_size = 1;
+        settings.unlimited_pages = false;
+    })
+    .await;
+    let client = wire.client();
+    // The whole list is refused, then come page 1 and page 2; the latter waits for us.
+    let hour = Duration::from_secs(3600);
+    wire.simulator
+        .inject(Fault::new("listZones", FaultKind::Slow(hour)).after(2).times(1));
+    let reading = tokio::spawn(async move { zones(&client).await });
+    while wire.simulator.calls().len() < 2 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    wire.simulator.operate(|operator| {
+        let zones = &mut operator.catalogue().zones;
+        zones.push(seed::zone("zone-0"));
+        zones.rotate_right(1);
+    });
+    // Time runs far ahead until the request that waits is answered.
+    while !reading.is_finished() {
+        wire.clock.advance(hour);
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    let read = reading.await.expect("no panic").expect("a list");
+    let mut names: Vec<String> = read.into_iter().map(|zone| zone.name).collect();
+    names.sort();
+    assert_eq!(names, ["zone-0", "zone-1", "zone-2"], "never short");
+}
