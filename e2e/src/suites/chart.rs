@@ -279,6 +279,7 @@ fn no_dead_values() -> Result<()> {
                 "cloudstack.domainId=d",
                 "cloudstack.account=a",
                 "cloudstack.region=r",
+                "cloudstack.bootstrapTokens=true",
                 "cloudstack.settings.httpTimeout=9s",
                 "cloudstack.settings.vmMemoryOverheadPercent=0.1",
             ],

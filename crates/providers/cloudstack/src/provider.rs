@@ -73,6 +73,8 @@ pub(crate) struct Shared {
     pub(crate) grouping: tokio::sync::Mutex<()>,
     pub(crate) placed_in_group: Mutex<HashMap<String, usize>>,
     pub(crate) machines_per_network: Mutex<BTreeMap<String, usize>>,
+    /// New keys that do not work, or are somebody else's.
+    pub(crate) refused_keys: Mutex<Option<tasks::RefusedKeys>>,
     /// Data disks of ours that are on no machine, and since when.
     pub(crate) loose_disks: Mutex<BTreeMap<String, Timestamp>>,
     pub(crate) reboots: Mutex<std::collections::BTreeSet<String>>,
@@ -118,6 +120,7 @@ impl CloudStackProvider {
             grouping: tokio::sync::Mutex::default(),
             placed_in_group: Mutex::default(),
             machines_per_network: Mutex::default(),
+            refused_keys: Mutex::default(),
             loose_disks: Mutex::default(),
             reboots: Mutex::default(),
             outages: Mutex::default(),
@@ -193,6 +196,11 @@ impl CloudStackProvider {
     /// When machines or claims could not be listed.
     pub async fn sweep(&self, memory: &mut tasks::sweep::Memory) -> Result<(), CloudError> {
         tasks::sweep::round(&self.shared, memory).await
+    }
+
+    /// Looks whether there are new keys, as the background task does.
+    pub async fn look_at_keys(&self) {
+        tasks::look_at_keys(&self.shared).await;
     }
 
     /// Learns from running Nodes how much memory they have, as the background task does.

@@ -10,10 +10,12 @@ mod jobs;
 pub mod kubelets;
 mod machines;
 mod params;
+mod power;
 mod render;
 pub mod seed;
 mod server;
 mod state;
+mod tags;
 
 use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 

@@ -149,31 +149,46 @@ async fn identify(shared: &Shared) {
     }
 }
 
-/// Takes rotated keys into use; wrong ones are told and the old ones stay.
 async fn follow_keys(shared: &Shared) {
-    let mut refused: Option<Keys> = None;
     loop {
         shared.clock.sleep(credentials::LOOK_EVERY).await;
-        let read = match credentials::read(&shared.settings, &shared.kube).await {
-            Ok(read) => read,
-            Err(error) => {
-                tracing::warn!(%error, "CloudStack's keys cannot be read; the known ones stay in use");
-                continue;
-            }
-        };
-        let is_known = read.same_as(&shared.client.keys()) || refused.as_ref().is_some_and(|own| own.same_as(&read));
-        if is_known {
-            continue;
-        }
-        match credentials::rotate(&shared.client, read.clone(), shared.settings.account_change).await {
-            Ok(()) => refused = None,
-            Err(error) => {
-                tracing::error!(%error, "the new CloudStack keys are not used; the old ones stay");
-                // An outage says nothing about keys: they are tried again.
-                refused = (!error.is_temporary()).then_some(read);
-            }
-        }
+        look_at_keys(shared).await;
     }
+}
+
+/// Takes rotated keys into use; wrong ones are told, on every class too, and the old ones stay.
+pub(crate) async fn look_at_keys(shared: &Shared) {
+    let read = match credentials::read(&shared.settings, &shared.kube).await {
+        Ok(read) => read,
+        Err(error) => {
+            tracing::warn!(%error, "CloudStack's keys cannot be read; the known ones stay in use");
+            return;
+        }
+    };
+    if read.same_as(&shared.client.keys()) {
+        *shared.refused_keys.lock() = None;
+        return;
+    }
+    let is_refused = |own: &RefusedKeys| own.keys.same_as(&read);
+    if shared.refused_keys.lock().as_ref().is_some_and(is_refused) {
+        return;
+    }
+    let rotated = credentials::rotate(&shared.client, read.clone(), shared.settings.account_change).await;
+    let refused = rotated.err().and_then(|error| {
+        tracing::error!(%error, "the new CloudStack keys are not used; the old ones stay");
+        // An outage says nothing about keys: they are tried again.
+        (!error.is_temporary()).then(|| RefusedKeys {
+            keys: read,
+            why: error.to_string(),
+        })
+    });
+    *shared.refused_keys.lock() = refused;
+}
+
+/// Keys that were given, tried and not taken into use.
+pub(crate) struct RefusedKeys {
+    keys: Keys,
+    pub(crate) why: String,
 }
 
 /// Keeps `karpenter_cloudstack_up` true to the facts while nothing else is asked.

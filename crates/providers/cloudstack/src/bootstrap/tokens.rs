@@ -14,7 +14,10 @@ use rand::Rng;
 use serde_json::json;
 use sha2::{Digest, Sha256};
 
-use crate::{node_class::Bootstrap, provider::Shared};
+use crate::{
+    node_class::{Bootstrap, CloudStackNodeClass},
+    provider::Shared,
+};
 
 const NAMESPACE: &str = "kube-system";
 const PREFIX: &str = "bootstrap-token-";
@@ -102,15 +105,25 @@ impl Shared {
     }
 
     /// Deletes tokens whose claim is registered, is going, or is gone.
+    ///
+    /// Where no class has them made, Karpenter has no business in kube-system; what such a class left expires by itself.
     pub(crate) async fn collect_tokens(&self, claims: &[NodeClaim]) -> Result<(), CloudError> {
+        let classes: Api<CloudStackNodeClass> = Api::all(self.kube.clone());
+        let classes = classes
+            .list(&ListParams::default())
+            .await
+            .cloud_context("listing CloudStackNodeClasses")?;
+        let manages =
+            |class: &CloudStackNodeClass| class.spec.bootstrap.as_ref().is_some_and(Bootstrap::manages_tokens);
+        if !classes.items.iter().any(manages) {
+            return Ok(());
+        }
         let secrets: Api<Secret> = Api::namespaced(self.kube.clone(), NAMESPACE);
-        let listed = match secrets.list(&ListParams::default().labels(CLAIM_UID)).await {
-            Ok(listed) => listed.items,
-            // Without managed tokens Karpenter has no business in kube-system, and no right.
-            Err(kube::Error::Api(status)) if status.code == 403 => return Ok(()),
-            Err(error) => return Err(error).cloud_context("listing bootstrap tokens"),
-        };
-        for secret in listed {
+        let listed = secrets
+            .list(&ListParams::default().labels(CLAIM_UID))
+            .await
+            .cloud_context("listing bootstrap tokens")?;
+        for secret in listed.items {
             let uid = secret.metadata.labels.as_ref().and_then(|own| own.get(CLAIM_UID));
             let claim = claims.iter().find(|claim| claim.metadata.uid.as_ref() == uid);
             let is_needed =

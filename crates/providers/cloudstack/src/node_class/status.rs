@@ -205,7 +205,7 @@ pub struct TemplateRequirement {
     /// The label.
     pub key: String,
     /// Its values.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub values: Vec<String>,
 }
 

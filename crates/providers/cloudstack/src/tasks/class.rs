@@ -118,6 +118,17 @@ async fn reconcile(shared: &Shared, class: CloudStackNodeClass) -> Result<bool, 
             if let Some(problem) = shared.placement_problem(&class).await {
                 resolution.problems.entry(CREDENTIALS_READY).or_insert(problem);
             }
+            if let Some(refused) = shared.refused_keys.lock().as_ref() {
+                let message = format!(
+                    "the new keys are not used, the old ones stay; correct them: {}",
+                    refused.why
+                );
+                let problem = Problem {
+                    reason: "Unauthorized",
+                    message,
+                };
+                resolution.problems.entry(CREDENTIALS_READY).or_insert(problem);
+            }
             // Prices and names are for the eye; a class is as good without them.
             let entries = shared.entries(&class, &resolution).await.unwrap_or_default();
             fill(&mut class, &resolution, &entries);

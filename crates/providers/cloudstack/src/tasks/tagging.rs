@@ -1,6 +1,9 @@
 //! Keeps the tags of machines and data disks what they should be, without ever counting as drift (cloudstack.md §9.3).
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use karpenter_api::NodeClaim;
 use karpenter_cloud::ClaimMark;
@@ -24,6 +27,8 @@ use crate::{
 /// On a NodeClaim: the keys of `spec.tags` that were written, so that a key dropped from the class is also removed.
 const APPLIED: &str = "karpenter.k8s.cloudstack/applied-tags";
 const TAGGED: &str = "karpenter.k8s.cloudstack/instance-tagged";
+/// Tags are a matter of a second; a job that hangs must not hold up the other machines.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// What must be done about the tags of a resource.
 #[derive(Debug, PartialEq, Eq)]
@@ -116,13 +121,13 @@ async fn write(shared: &Shared, kind: &str, id: &str, change: &Change) -> Result
         let job = shared.client.call(&request, Priority::Discovery).await?;
         if let Some(job) = job.text("jobid") {
             // A key that went meanwhile fails the job; what matters is what is there afterwards.
-            shared.jobs.wait(job, id).await;
+            end_of(shared, job, id).await;
         }
     }
     if !change.create.is_empty() {
         let job = shared.create_tags(kind, id, &change.create).await?;
         if let Some(job) = job
-            && let JobEnd::Failed(failure) = shared.jobs.wait(&job, id).await
+            && let Some(JobEnd::Failed(failure)) = end_of(shared, &job, id).await
             // A launch of ours may have been faster.
             && !failure.text.contains("already on")
         {
@@ -130,6 +135,14 @@ async fn write(shared: &Shared, kind: &str, id: &str, change: &Change) -> Result
         }
     }
     Ok(())
+}
+
+/// How a job ended; `None` if it takes so long that the next look should see.
+async fn end_of(shared: &Shared, job: &str, id: &str) -> Option<JobEnd> {
+    tokio::select! {
+        end = shared.jobs.wait(job, id) => Some(end),
+        () = shared.clock.sleep(PATIENCE) => None,
+    }
 }
 
 /// Marks the data disks that came with the machine, so that they go with it.
