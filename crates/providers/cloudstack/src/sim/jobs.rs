@@ -126,7 +126,6 @@ impl State {
     }
 
     /// As [`schedule`](Self::schedule), under an id that the caller may have chosen.
-    #[expect(clippy::too_many_arguments, reason = "a job is all of them")]
     pub(super) fn schedule_as(
         &mut self,
         custom: Option<String>,

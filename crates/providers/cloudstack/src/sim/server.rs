@@ -61,7 +61,7 @@ impl std::fmt::Display for Reset {
 impl std::error::Error for Reset {}
 
 async fn respond(world: Arc<World>, request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Reset> {
-    let method = match request.method() == &http::Method::POST {
+    let method = match request.method() == http::Method::POST {
         true => Method::Post,
         false => Method::Get,
     };
