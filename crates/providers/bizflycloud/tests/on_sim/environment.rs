@@ -1,11 +1,17 @@
 //! A sandbox, a simulated BizFly Cloud and the provider between them, on one clock that moves when nothing else does.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, LazyLock},
+    time::Duration,
+};
 
 use async_trait::async_trait;
 use futures::future::{BoxFuture, FutureExt};
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Event, Node};
+use k8s_openapi::{
+    api::core::v1::{Event, Node},
+    apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
+};
 use karpenter_api::{NodeClaim, NodePool};
 use karpenter_bizflycloud::{
     BizflyCloudNodeClass, BizflyCloudProvider, Settings,
@@ -19,7 +25,7 @@ use karpenter_cloud::{
     clock::{Clock, TimeSource},
     conformance::{Environment, Fault, Support},
     garbage_collection::{GarbageCollector, KnownClaims},
-    http::{HttpSettings, InFlight, ProxyChoice, RateLimit, Redactor, Unobserved},
+    http::{HttpSettings, InFlight, ProxyChoice, RateLimit, Redactor, Trust, Unobserved},
 };
 use karpenter_sandbox::Sandbox;
 use serde_json::{Value, json};
@@ -67,6 +73,15 @@ impl Default for Setting {
     }
 }
 
+/// The kinds that these tests use, made once: most of a test's time would go into making them.
+static CRDS: LazyLock<Vec<CustomResourceDefinition>> = LazyLock::new(|| {
+    let of_core = karpenter_api::crd::all().into_iter();
+    let used = of_core.filter(|crd| ["NodePool", "NodeClaim"].contains(&crd.kind()));
+    let all = used.chain(karpenter_bizflycloud::node_class::crds());
+    all.map(|crd| serde_json::from_value(crd.as_value().clone()).expect("a CRD"))
+        .collect()
+});
+
 impl World {
     pub(crate) async fn start() -> Self {
         Self::with(Setting::default()).await
@@ -74,11 +89,8 @@ impl World {
 
     pub(crate) async fn with(setting: Setting) -> Self {
         let sandbox = (setting.sandbox)();
-        for crd in karpenter_api::crd::all()
-            .into_iter()
-            .chain(karpenter_bizflycloud::node_class::crds())
-        {
-            sandbox.apply(&crd.to_yaml()).expect("the CRD is accepted");
+        for crd in CRDS.iter() {
+            sandbox.objects().create(crd).expect("the CRD is accepted");
         }
         let clock = Clock::from_source(SandboxTime(sandbox.clock().clone()));
         let in_flight = InFlight::default();
@@ -131,8 +143,13 @@ impl World {
     }
 
     pub(crate) fn condition(&self, type_: &str) -> (String, String, String) {
+        self.condition_of("default", type_)
+    }
+
+    /// Status, reason and message of a condition of a class.
+    pub(crate) fn condition_of(&self, class: &str, type_: &str) -> (String, String, String) {
         use karpenter_api::conditions::StatusConditions;
-        let class = self.class();
+        let class: BizflyCloudNodeClass = self.sandbox.objects().get("", class).expect("the class exists");
         let found = class.condition(type_).unwrap_or_else(|| panic!("no condition {type_}"));
         (found.status.to_string(), found.reason.clone(), found.message.clone())
     }
@@ -297,6 +314,8 @@ fn http(in_flight: &InFlight) -> HttpSettings {
     HttpSettings {
         in_flight: in_flight.clone(),
         proxy: ProxyChoice::Direct,
+        // The simulated cloud speaks plain HTTP; reading the system's certificates takes long.
+        trust: Trust::Anything,
         ..HttpSettings::default()
     }
 }

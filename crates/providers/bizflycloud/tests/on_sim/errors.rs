@@ -21,10 +21,17 @@ fn answer(operation: Operation, status: u16, body: &str) -> Fault {
 }
 
 /// What a launch says when its order is answered so: the reason on the claim, or `capacity`, and the sentence.
-async fn told(fault: Fault) -> (String, String) {
-    let world = World::start().await;
+async fn told(world: &World, number: u32, fault: Fault) -> (String, String) {
     world.cloud.inject(fault, Often::Always);
-    let error = world.provider.create(&claim(1, json!([]))).await.expect_err("refused");
+    let error = world
+        .provider
+        .create(&claim(number, json!([])))
+        .await
+        .expect_err("refused");
+    world.cloud.heal();
+    // Long enough for refusals, payments and failures to be forgotten.
+    world.clock.sleep(Duration::from_secs(400)).await;
+    world.provider.reconcile_classes().await;
     let reason = match error.launch_effect() {
         LaunchEffect::DeleteForCapacity => "capacity".to_owned(),
         LaunchEffect::DeleteForNodeClass => "class".to_owned(),
@@ -36,8 +43,9 @@ async fn told(fault: Fault) -> (String, String) {
 
 #[tokio::test]
 async fn every_refusal_of_an_order_has_its_reason_and_keeps_the_clouds_words() {
+    let world = World::start().await;
     let order = |status, body| answer(Operation::CreateServers, status, body);
-    for (fault, reason, sentence) in [
+    for (number, (fault, reason, sentence)) in (1..).zip([
         (
             order(400, r#"{"message": "Image not found"}"#),
             "InvalidRequest",
@@ -80,9 +88,9 @@ async fn every_refusal_of_an_order_has_its_reason_and_keeps_the_clouds_words() {
         (Fault::ServerFails, "capacity", "went into ERROR"),
         (Fault::RamQuota(1), "capacity", "Quota exceeded for ram"),
         (Fault::ServerQuota(0), "capacity", "Quota exceeded for instances"),
-    ] {
+    ]) {
         let shown = format!("{fault:?}");
-        let (own, message) = told(fault).await;
+        let (own, message) = told(&world, number, fault).await;
         assert_eq!(own, reason, "{shown}: {message}");
         assert!(message.contains(sentence), "{shown}: {message}");
     }

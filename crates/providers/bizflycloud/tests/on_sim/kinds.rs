@@ -104,7 +104,8 @@ async fn values_out_of_bounds_are_refused_by_the_api_server() {
 
 #[tokio::test]
 async fn what_a_class_names_and_the_cloud_lacks_is_named_in_its_condition() {
-    for (spec, condition, reason, named) in [
+    let world = World::start().await;
+    for (number, (spec, condition, reason, named)) in (1..).zip([
         (
             json!({"vpcNetworkIds": ["vpc-x"]}),
             "NetworksReady",
@@ -155,22 +156,38 @@ async fn what_a_class_names_and_the_cloud_lacks_is_named_in_its_condition() {
             "ClusterNotFound",
             "elsewhere",
         ),
-    ] {
-        let world = with_class(spec.clone()).await;
-        let (status, own_reason, message) = world.condition(condition);
+    ]) {
+        let name = format!("case-{number}");
+        let mut object = class(spec.clone());
+        object["metadata"]["name"] = json!(name);
+        world.apply(&object);
+        world.provider.reconcile_classes().await;
+        let (status, own_reason, message) = world.condition_of(&name, condition);
         assert_eq!(
             (status.as_str(), own_reason.as_str()),
             ("False", reason),
             "{spec}: {message}"
         );
         assert!(message.contains(named), "{spec}: {message}");
-        assert_ne!(world.condition("Ready").0, "True", "{spec}");
-        let mut fixed = class(json!({}));
-        fixed["metadata"]["name"] = json!("fixed");
-        world.apply(&fixed);
+        assert_ne!(world.condition_of(&name, "Ready").0, "True", "{spec}");
+        assert_eq!(world.events(reason).len(), 1, "{spec}: told by an event");
+        let fields = spec.as_object().expect("fields");
+        let unset: serde_json::Map<String, Value> = fields.keys().map(|key| (key.clone(), Value::Null)).collect();
+        let objects = world.sandbox.objects();
+        let patch = json!({ "spec": unset });
+        objects
+            .patch::<BizflyCloudNodeClass>("", &name, &patch)
+            .expect("accepted");
         world.provider.reconcile_classes().await;
-        let fixed: BizflyCloudNodeClass = world.sandbox.objects().get("", "fixed").expect("it exists");
-        assert!(fixed.is_ready(), "one look is enough for a class that is right");
+        assert_eq!(
+            world.condition_of(&name, "Ready").0,
+            "True",
+            "{spec}: one look is enough once it is mended"
+        );
+        let gone = objects.delete::<BizflyCloudNodeClass>("", &name, &Default::default());
+        gone.expect("deleted");
+        // The same reason of the next case is another event.
+        world.clock.sleep(std::time::Duration::from_secs(1)).await;
     }
 }
 
