@@ -159,7 +159,7 @@ impl World {
         std::mem::forget(plain);
         let log = directory.path().join("karpenter.log");
         let controller = Command::new(binary()?)
-            .args(["controller", "--provider", "kwok", "--disable-leader-election", "true"])
+            .args(["controller", "--provider", "kwok", "--disable-leader-election=true"])
             .args(["--metrics-port", "0", "--health-probe-port", "0"])
             .env("KUBECONFIG", &kubeconfig)
             .stdout(std::fs::File::create(&log)?)
@@ -206,6 +206,10 @@ impl World {
     async fn until(&self, what: &str, holds: impl Fn(&Objects) -> bool) -> Result<(), Error> {
         let started = Instant::now();
         while !holds(&self.objects) {
+            // What has ended has no memory left.
+            if self.usage()?.resident_mib == 0.0 {
+                return Err("the controller has ended; its complaint stands above".into());
+            }
             if started.elapsed() > PATIENCE {
                 return Err(format!("waited in vain: {what}").into());
             }

@@ -7,6 +7,7 @@
 
 mod kinds;
 mod lean_pod;
+mod packed_pod;
 mod trim;
 mod workloads;
 
@@ -112,11 +113,36 @@ pub struct Cache<V> {
     objects: RwLock<FxHashMap<Key, Held<V>>>,
     observers: Mutex<Vec<Observer<V>>>,
     synced: tokio::sync::watch::Sender<bool>,
+    packer: Option<Box<dyn Pack<V>>>,
+}
+
+/// Makes objects small for the time that nobody looks at them.
+pub(crate) trait Pack<V>: Send + Sync {
+    fn pack(&self, value: &V) -> Box<dyn Unpack<V>>;
+}
+
+/// An object that was made small.
+pub(crate) trait Unpack<V>: Send + Sync {
+    fn unpack(&self, key: &Key, resource_version: &str) -> V;
 }
 
 struct Held<V> {
-    value: Arc<V>,
+    value: Kept<V>,
     resource_version: Box<str>,
+}
+
+enum Kept<V> {
+    Whole(Arc<V>),
+    Packed(Box<dyn Unpack<V>>),
+}
+
+impl<V> Held<V> {
+    fn value(&self, key: &Key) -> Arc<V> {
+        match &self.value {
+            Kept::Whole(value) => value.clone(),
+            Kept::Packed(packed) => Arc::new(packed.unpack(key, &self.resource_version)),
+        }
+    }
 }
 
 impl<V> Debug for Cache<V> {
@@ -131,12 +157,22 @@ impl<V> Debug for Cache<V> {
 impl<V: Send + Sync + 'static> Cache<V> {
     /// An empty cache of `kind`, which nothing feeds yet.
     pub fn new(kind: &'static str) -> Arc<Self> {
-        Arc::new(Self {
+        Arc::new(Self::empty(kind, None))
+    }
+
+    /// Like [`Cache::new`], for a kind with so many objects that it pays to unpack one each time it is asked for.
+    pub(crate) fn packing(kind: &'static str, packer: impl Pack<V> + 'static) -> Arc<Self> {
+        Arc::new(Self::empty(kind, Some(Box::new(packer))))
+    }
+
+    fn empty(kind: &'static str, packer: Option<Box<dyn Pack<V>>>) -> Self {
+        Self {
             kind,
             objects: RwLock::default(),
             observers: Mutex::default(),
             synced: tokio::sync::watch::Sender::new(false),
-        })
+            packer,
+        }
     }
 
     /// The kind's name, for logs.
@@ -146,7 +182,7 @@ impl<V: Send + Sync + 'static> Cache<V> {
 
     /// The object under `key`.
     pub fn get(&self, key: &Key) -> Option<Arc<V>> {
-        self.objects.read().get(key).map(|held| held.value.clone())
+        self.objects.read().get(key).map(|held| held.value(key))
     }
 
     /// The cluster-scoped object called `name`.
@@ -156,7 +192,8 @@ impl<V: Send + Sync + 'static> Cache<V> {
 
     /// Every object, in no particular order.
     pub fn list(&self) -> Vec<Arc<V>> {
-        self.objects.read().values().map(|held| held.value.clone()).collect()
+        let objects = self.objects.read();
+        objects.iter().map(|(key, held)| held.value(key)).collect()
     }
 
     /// Every object with its key, in no particular order.
@@ -164,7 +201,7 @@ impl<V: Send + Sync + 'static> Cache<V> {
         let objects = self.objects.read();
         objects
             .iter()
-            .map(|(key, held)| (key.clone(), held.value.clone()))
+            .map(|(key, held)| (key.clone(), held.value(key)))
             .collect()
     }
 
@@ -193,13 +230,9 @@ impl<V: Send + Sync + 'static> Cache<V> {
     pub fn observe(&self, observer: impl Fn(&Change<V>) + Send + Sync + 'static) {
         // Holding the list of observers keeps changes back while the present is replayed.
         let mut observers = self.observers.lock();
-        let present: Vec<_> = self
-            .objects
-            .read()
-            .iter()
-            .map(|(key, held)| (key.clone(), held.value.clone()))
-            .collect();
-        for (key, value) in present {
+        let present: Vec<Key> = self.objects.read().keys().cloned().collect();
+        for key in present {
+            let Some(value) = self.get(&key) else { continue };
             observer(&Change {
                 key,
                 old: None,
@@ -215,9 +248,13 @@ impl<V: Send + Sync + 'static> Cache<V> {
         let observers = self.observers.lock();
         let value = Arc::new(value);
         let old = {
+            let kept = match &self.packer {
+                Some(packer) => Kept::Packed(packer.pack(&value)),
+                None => Kept::Whole(value.clone()),
+            };
             let mut objects = self.objects.write();
             let held = Held {
-                value: value.clone(),
+                value: kept,
                 resource_version: resource_version.into(),
             };
             match objects.entry(key.clone()) {
@@ -226,7 +263,7 @@ impl<V: Send + Sync + 'static> Cache<V> {
                 {
                     return;
                 }
-                Entry::Occupied(mut entry) => Some(entry.insert(held).value),
+                Entry::Occupied(mut entry) => Some(entry.insert(held).value(&key)),
                 Entry::Vacant(entry) => {
                     entry.insert(held);
                     None
@@ -250,7 +287,7 @@ impl<V: Send + Sync + 'static> Cache<V> {
         };
         let change = Change {
             key: key.clone(),
-            old: Some(held.value),
+            old: Some(held.value(key)),
             new: None,
             origin: self.origin(),
         };

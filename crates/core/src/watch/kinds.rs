@@ -15,6 +15,7 @@ use serde::de::DeserializeOwned;
 use tokio::task::JoinSet;
 
 use super::lean_pod::LeanPod;
+use super::packed_pod::PodPacker;
 use super::{Cache, Workloads, trim};
 use crate::clock::Clock;
 
@@ -59,7 +60,7 @@ impl Default for Watches {
             nodes: Cache::new("Node"),
             claims: Cache::new("NodeClaim"),
             pools: Cache::new("NodePool"),
-            pods: Cache::new("Pod"),
+            pods: Cache::packing("Pod", PodPacker::default()),
             daemon_sets: Cache::new("DaemonSet"),
             budgets: Cache::new("PodDisruptionBudget"),
             volume_claims: Cache::new("PersistentVolumeClaim"),

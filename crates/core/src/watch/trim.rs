@@ -4,6 +4,7 @@ use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::{Node, Pod, PodSpec, PodStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use karpenter_api::labels::annotations;
+use karpenter_api::taint;
 use kube::Resource;
 
 /// Annotations of pods that mean something to us.
@@ -61,7 +62,11 @@ pub(super) fn pod(pod: Pod) -> Pod {
     });
     let spec = pod.spec.map(|spec| PodSpec {
         node_name: spec.node_name,
-        tolerations: spec.tolerations,
+        // Whether it stays on a node that is being drained is all that is asked of them.
+        tolerations: spec.tolerations.and_then(|mut all| {
+            all.retain(|one| taint::first_untolerated([&taint::disrupted()], std::slice::from_ref(one)).is_none());
+            (!all.is_empty()).then_some(all)
+        }),
         priority: spec.priority,
         priority_class_name: spec.priority_class_name,
         termination_grace_period_seconds: spec.termination_grace_period_seconds,
