@@ -148,3 +148,41 @@ fn talos_keeps_the_base_and_takes_the_nodes_settings() {
     assert_eq!(config["machine"]["network"]["nameservers"][0], "1.1.1.1");
     assert_eq!(config["machine"]["nodeLabels"]["team"], "blue");
 }
+
+#[test]
+fn ignition_gets_the_flags_of_the_kubelet_as_one_more_file() {
+    let own = r#"{"ignition": {"version": "3.4.0"}, "storage": {"files": [{"path": "/etc/motd"}]}}"#;
+    let spec = json!({"userData": own, "bootstrap": {"mode": "Ignition"}, "kubelet": {"maxPods": 30}});
+    let rendered = render(spec, Secrets::default()).expect("valid").expect("there");
+    let rendered: serde_json::Value = serde_json::from_str(&rendered).expect("JSON");
+    assert_eq!(rendered["ignition"]["version"], "3.4.0");
+    let files = rendered["storage"]["files"].as_array().expect("a list");
+    assert_eq!(files.len(), 2);
+    let source = files[1]["contents"]["source"].as_str().expect("text");
+    let encoded = source.strip_prefix("data:;base64,").expect("a data URL");
+    let text = String::from_utf8(STANDARD.decode(encoded).expect("Base64")).expect("text");
+    assert!(text.contains("--register-with-taints=team=blue:NoSchedule"), "{text}");
+    assert!(text.contains("--max-pods="), "{text}");
+    let wrong = json!({"userData": "not JSON", "bootstrap": {"mode": "Ignition"}});
+    assert!(matches!(
+        render(wrong, Secrets::default()),
+        Err(BootstrapError::Ignition(_))
+    ));
+}
+
+#[test]
+fn the_certificate_authority_comes_from_the_clusters_own_words() {
+    let spec = json!({"userData": "CA=${karpenter:CA_BUNDLE_BASE64}", "userDataTemplating": "Placeholders"});
+    assert!(needs_cluster_info(&class(spec.clone())));
+    let info = "clusters: [{name: '', cluster: {server: 'https://a', certificate-authority-data: QUJD}}]";
+    let secrets = Secrets {
+        cluster_info: Some(info.to_owned()),
+        ..Secrets::default()
+    };
+    assert_eq!(render(spec.clone(), secrets), Ok(Some("CA=QUJD".to_owned())));
+    let secrets = Secrets {
+        cluster_info: Some("clusters: []".to_owned()),
+        ..Secrets::default()
+    };
+    assert!(matches!(render(spec, secrets), Err(BootstrapError::ClusterInfo(_))));
+}

@@ -280,3 +280,18 @@ impl Shared {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_machine_of_the_same_claim_and_name_always_has_the_same_id() {
+        let uid = "0b0d7a3e-0000-4000-8000-000000000001";
+        let id = custom_id(uid, "karpenter-a").expect("a UUID");
+        assert_eq!(Some(id.clone()), custom_id(uid, "karpenter-a"));
+        assert_ne!(Some(id.clone()), custom_id(uid, "karpenter-a-2"));
+        assert_eq!(Uuid::parse_str(&id).expect("a UUID").get_version_num(), 5);
+        assert_eq!(custom_id("not a UUID", "karpenter-a"), None);
+    }
+}

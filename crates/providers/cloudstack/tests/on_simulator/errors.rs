@@ -6,7 +6,7 @@ use karpenter_api::conditions::{Condition, StatusConditions};
 use karpenter_cloud::{CloudProvider, conformance::Environment};
 use karpenter_cloudstack::{
     client::{ApiError, Client, Keys, Priority, Request, metrics::ApiMetrics},
-    settings::Switch,
+    settings::{CredentialsFrom, Switch},
     sim::{Fault, FaultKind, Seed, seed},
 };
 use serde_json::{Value, json};
@@ -281,4 +281,53 @@ async fn launches_that_fail_say_what_to_do_each_in_its_own_words() {
     }
     let distinct: BTreeSet<&String> = sentences.iter().map(|(sentence, _)| *sentence).collect();
     assert_eq!(distinct.len(), sentences.len());
+}
+
+#[tokio::test]
+async fn new_keys_that_do_not_work_are_told_on_the_class_and_the_old_ones_stay() {
+    let cloud = Cloud::without_class(Seed::default(), STEP, |settings| {
+        settings.credentials = CredentialsFrom::Secret {
+            namespace: "karpenter".to_owned(),
+            name: "keys".to_owned(),
+        };
+    })
+    .await;
+    cloud.apply_class(json!({})).await;
+    let namespace = "apiVersion: v1\nkind: Namespace\nmetadata: {name: karpenter}\n";
+    cloud.sandbox.apply(namespace).expect("accepted");
+    let give = |secret_key: &str| {
+        let own = cloud.simulator.keys(seed::ACCOUNT);
+        let data = [
+            ("api-url", own.url.to_string()),
+            ("api-key", own.api_key),
+            ("secret-key", secret_key.to_owned()),
+        ];
+        let data = data.map(|(key, value)| {
+            use base64::Engine;
+            (key, base64::engine::general_purpose::STANDARD.encode(value))
+        });
+        let data: serde_json::Map<String, Value> = data
+            .into_iter()
+            .map(|(key, value)| (key.to_owned(), json!(value)))
+            .collect();
+        let secret = json!({
+            "apiVersion": "v1", "kind": "Secret", "metadata": {"name": "keys", "namespace": "karpenter"}, "data": data,
+        });
+        cloud.sandbox.apply(&secret.to_string()).expect("accepted");
+    };
+    give("mistyped-secret-key");
+    cloud.provider.look_at_keys().await;
+    cloud.resolve().await;
+    let found = condition(&cloud, "CredentialsReady");
+    assert_eq!((found.is_false(), found.reason.as_str()), (true, "Unauthorized"));
+    assert!(
+        found.message.contains("the old ones stay; correct them") && !found.message.contains("mistyped"),
+        "{}",
+        found.message
+    );
+    cloud.provider.list().await.expect("the old keys work");
+    give("secret-of-karpenter-fedcba9876543210");
+    cloud.provider.look_at_keys().await;
+    cloud.resolve().await;
+    assert!(cloud.class().is_ready(), "the right ones heal it");
 }
