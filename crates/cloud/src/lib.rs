@@ -2,7 +2,7 @@
 //!
 //! - [`provider`] is the contract, [`error`] what can go wrong and what core does about it.
 //! - [`selection`] answers the questions about instance types that everybody asks.
-//! - [`http`], [`credentials`], [`cache`], [`batch`], [`unavailable`], [`pricing`], [`user_data`], [`ownership`] and
+//! - [`http`], [`credentials`], [`cache`], [`events`], [`batch`], [`unavailable`], [`pricing`], [`user_data`], [`ownership`] and
 //!   [`garbage_collection`] are the parts that every provider is built from, each usable alone.
 //! - [`layer`] wraps one provider in another: [`metrics`] measures it from outside, [`overlay`] shows it as NodeOverlays
 //!   leave it.
@@ -16,6 +16,7 @@ pub mod conformance;
 pub mod credentials;
 pub mod diagnosis;
 pub mod error;
+pub mod events;
 pub mod fake;
 pub mod garbage_collection;
 pub mod http;

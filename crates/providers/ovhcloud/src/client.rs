@@ -15,8 +15,8 @@ use karpenter_cloud::{
     CloudError,
     clock::{Clock, later},
     http::{
-        Answer, Endpoint, HttpClient, HttpError, HttpObserver, HttpSettings, HttpSettingsError, Lane, RateLimit,
-        Redactor, RetryPolicy, Safety, retry,
+        Answer, Endpoint, HttpClient, HttpError, HttpObserver, HttpSettings, HttpSettingsError, InFlight, Lane,
+        RateLimit, Redactor, RetryPolicy, Safety, retry,
     },
 };
 use parking_lot::Mutex;
@@ -46,6 +46,8 @@ pub struct OvhClient {
 pub struct ClientSettings {
     pub per_second: f64,
     pub retry: RetryPolicy,
+    /// Counts requests on the wire.
+    pub in_flight: InFlight,
 }
 
 /// How far our clock is ahead of the API's.
@@ -109,6 +111,7 @@ impl Default for ClientSettings {
                     .collect(),
                 refused: vec![http::StatusCode::TOO_MANY_REQUESTS],
             },
+            in_flight: InFlight::default(),
         }
     }
 }
@@ -133,6 +136,7 @@ impl OvhClient {
             user_agent: concat!("karpenter-rs/", env!("CARGO_PKG_VERSION")).to_owned(),
             longest_body: LONGEST_BODY,
             answer_id_headers: vec![QUERY_ID],
+            in_flight: settings.in_flight.clone(),
             ..HttpSettings::default()
         };
         let http = HttpClient::new(clock.clone(), settings, redactor, observer)?;

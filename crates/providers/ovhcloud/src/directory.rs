@@ -22,10 +22,12 @@ use crate::{
     catalogue::Zones,
     client::{
         ApiEndpoint, ApiError, ApiErrorKind, AuthMethod, CredentialProblem, KubeApi, OvhClient, auth,
-        model::{Cluster, ClusterClass, CurrentCredential, InstanceQuota},
+        model::{AccessRule, Cluster, ClusterClass, CurrentCredential, InstanceQuota},
     },
     metrics::Metrics,
     node_class::{OvhNodeClass, SecretReference, condition},
+    pool::engine::Extras,
+    rights,
     settings::OvhSettings,
 };
 
@@ -42,6 +44,8 @@ pub struct Directory {
     probes: Mutex<BTreeMap<String, (Probe, Timestamp, Timestamp)>>,
     /// The cluster that this process runs in, once it is known for sure.
     verified: Mutex<Option<String>>,
+    /// The cluster that was found out for a project: looked for once.
+    detected: Mutex<BTreeMap<String, String>>,
     known: Mutex<BTreeMap<String, Arc<Connection>>>,
 }
 
@@ -63,6 +67,10 @@ pub struct Probe {
     /// Flavors that the project says are out of stock.
     pub sold_out: Vec<String>,
     pub region_zones: Vec<String>,
+    /// The one zone that a region of one names.
+    pub single_zone: Option<String>,
+    /// Whether the key's rules let machines be deleted one by one.
+    pub deletes_nodes: bool,
     pub quota: Option<InstanceQuota>,
     pub rights: Vec<String>,
 }
@@ -83,6 +91,26 @@ struct Found {
     origin: String,
 }
 
+impl Connection {
+    /// The zone to name if this one-zone cluster wants its pools to name one.
+    pub fn zone_if_demanded(&self) -> String {
+        let told = self.probe.single_zone.clone();
+        told.unwrap_or_else(|| self.cluster.region.to_lowercase())
+    }
+}
+
+impl Probe {
+    /// What the pools can make use of.
+    pub fn extras(&self) -> Extras {
+        Extras {
+            lists_nodes: self.rights.iter().any(|right| right == LIST_NODES),
+            deletes_nodes: self.deletes_nodes,
+            quota: self.quota.clone(),
+        }
+    }
+}
+
+const LIST_NODES: &str = "node/get";
 const PROBE_AGAIN: Duration = Duration::from_secs(4 * 60);
 const PROBE_ALL: Duration = Duration::from_secs(6 * 60 * 60);
 
@@ -105,6 +133,7 @@ impl Directory {
             clients: Mutex::default(),
             probes: Mutex::default(),
             verified: Mutex::default(),
+            detected: Mutex::default(),
             known: Mutex::default(),
         }
     }
@@ -143,16 +172,17 @@ impl Directory {
         let configured = class.spec.kube_id.as_ref().or(self.settings.kube_id.as_ref());
         let kube_id = match configured {
             Some(id) => id.clone(),
-            None => detect::kube_id(&project, &nodes).await?,
+            None => self.detected(&project, &nodes).await?,
         };
         let api = project.of_cluster(&kube_id);
         let cluster = api.cluster().await.map_err(|error| cluster_problem(error, &kube_id))?;
         if let Some(offset) = client.clock_offset() {
             self.metrics.clock_offset(offset);
         }
-        self.check(class, &cluster)?;
+        self.check(class, &cluster, &api).await?;
         self.verify(&api, &nodes).await?;
         let probe = self.probe(&api, &cluster.region).await;
+        self.check_credential(&probe, &api)?;
         let zones = zones::zones(&class.spec.availability_zones, &cluster, &probe, &api, &nodes).await?;
         let connection = Arc::new(Connection {
             api,
@@ -162,6 +192,15 @@ impl Directory {
         });
         self.known.lock().insert(class.name().to_owned(), connection.clone());
         Ok(connection)
+    }
+
+    async fn detected(&self, project: &KubeApi, nodes: &[Node]) -> Result<String, Problem> {
+        if let Some(known) = self.detected.lock().get(project.service()).cloned() {
+            return Ok(known);
+        }
+        let found = detect::kube_id(project, nodes).await?;
+        self.detected.lock().insert(project.service().to_owned(), found.clone());
+        Ok(found)
     }
 
     async fn client_of(&self, class: &OvhNodeClass) -> Result<Arc<OvhClient>, Problem> {
@@ -248,16 +287,21 @@ impl Directory {
         Err(Problem::credentials("SecretNotFound", refused))
     }
 
-    fn check(&self, class: &OvhNodeClass, cluster: &Cluster) -> Result<(), Problem> {
+    async fn check(&self, class: &OvhNodeClass, cluster: &Cluster, api: &KubeApi) -> Result<(), Problem> {
         let wanted = class.spec.region.as_ref().or(self.settings.region.as_ref());
         if let Some(wanted) = wanted.filter(|wanted| !wanted.eq_ignore_ascii_case(&cluster.region)) {
-            return Err(Problem::cluster(
-                "RegionMismatch",
-                format!(
-                    "the class asks for region {wanted}, but the cluster is in {}; correct or remove spec.region",
-                    cluster.region
-                ),
-            ));
+            // Only to help with a misspelt name: what OVHcloud lists is no reason to refuse anything.
+            let known = api.regions().await.unwrap_or_default();
+            let hint = if known.is_empty() || known.iter().any(|own| own.eq_ignore_ascii_case(wanted)) {
+                String::new()
+            } else {
+                format!(" ({wanted} is none of {})", known.join(", "))
+            };
+            let message = format!(
+                "the class asks for region {wanted}, but the cluster is in {}; correct or remove spec.region{hint}",
+                cluster.region
+            );
+            return Err(Problem::cluster("RegionMismatch", message));
         }
         let reason = match cluster.class() {
             ClusterClass::Open | ClusterClass::Transient => return Ok(()),
@@ -268,6 +312,27 @@ impl Directory {
             reason,
             format!("cluster {} is {}; no nodes can be launched", cluster.id, cluster.status),
         ))
+    }
+
+    /// A key that tells its rules is held to them before the first launch needs one that is missing.
+    fn check_credential(&self, probe: &Probe, api: &KubeApi) -> Result<(), Problem> {
+        let Some(credential) = probe.credential.as_ref() else {
+            return Ok(());
+        };
+        let missing = rights::missing(&credential.rules, api.service(), api.kube_id());
+        // A key that tells no rules at all is one whose rules are not told.
+        if missing.is_empty() || credential.rules.is_empty() {
+            return Ok(());
+        }
+        let missing: Vec<String> = missing
+            .iter()
+            .map(|rule| format!("{} {}", rule.method, rule.path))
+            .collect();
+        let message = format!(
+            "the key's rules do not grant {}; make a key with the eight rights of the security page",
+            missing.join(", ")
+        );
+        Err(Problem::credentials("MissingRights", message))
     }
 
     /// Nodes of another cluster could never join this one: launches would only cost money.
@@ -300,7 +365,7 @@ impl Directory {
 
     /// Tries the rights beyond the minimum; what is refused is not used, and not tried again for hours.
     async fn probe(&self, api: &KubeApi, region: &str) -> Probe {
-        let key = format!("{:?}/{}/{region}", api.client().method(), api.service());
+        let key = format!("{:p}/{}/{}", Arc::as_ptr(api.client()), api.service(), api.kube_id());
         let now = self.clock.now();
         let known = self.probes.lock().get(&key).cloned();
         let (old, tried_at) = match known {
@@ -316,6 +381,18 @@ impl Directory {
             probe
                 .rights
                 .extend(probe.credential.is_some().then(|| "credential".to_owned()));
+            let delete = AccessRule {
+                method: "DELETE".to_owned(),
+                path: format!("/cloud/project/{}/kube/{}/node/*", api.service(), api.kube_id()),
+            };
+            let rules = probe.credential.iter().flat_map(|own| &own.rules);
+            probe.deletes_nodes = rules.into_iter().any(|rule| rights::grants(rule, &delete));
+            probe
+                .rights
+                .extend(probe.deletes_nodes.then(|| "node/delete".to_owned()));
+        }
+        if is_tried(LIST_NODES) && granted(api.all_nodes().await).is_some() {
+            probe.rights.push(LIST_NODES.to_owned());
         }
         if is_tried("flavor")
             && let Some(flavors) = granted(api.project_flavors(region).await)
@@ -335,8 +412,10 @@ impl Directory {
             && let Some(own) = granted(api.region(region).await)
         {
             probe.rights.push("region".to_owned());
-            if own.kind == "region-3-az" {
-                probe.region_zones = own.availability_zones;
+            match own.availability_zones.as_slice() {
+                [only] => probe.single_zone = Some(only.clone()),
+                _ if own.kind == "region-3-az" => probe.region_zones = own.availability_zones,
+                _ => {}
             }
         }
         if is_tried("quota")

@@ -8,6 +8,8 @@
 pub mod catalogue;
 pub mod client;
 pub mod directory;
+pub mod events;
+mod gpus;
 pub mod metrics;
 pub mod names;
 pub mod node_class;
@@ -17,11 +19,13 @@ pub mod provider;
 mod readiness;
 mod refreshed;
 pub mod repair;
+pub mod rights;
 pub mod settings;
 #[cfg(feature = "sim")]
 pub mod sim;
 mod tidying;
 pub mod unavailable;
+mod workload;
 
 pub use node_class::OvhNodeClass;
 pub use provider::OvhProvider;

@@ -42,6 +42,8 @@ struct Inner {
     credential_expiry: Gauge,
     prices: GaugeVec,
     throttled: CounterVec,
+    adopted: IntCounter,
+    reclaimed: IntCounter,
 }
 
 /// How an operation ended.
@@ -206,6 +208,14 @@ impl Metrics {
                 ),
                 &["endpoint"],
             )?,
+            adopted: IntCounter::with_opts(opts(
+                "karpenter_ovhcloud_nodes_adopted_total",
+                "Machines made by MKS itself that a claim took over.",
+            ))?,
+            reclaimed: IntCounter::with_opts(opts(
+                "karpenter_ovhcloud_spares_reclaimed_total",
+                "Machines removed because nobody claimed them.",
+            ))?,
         };
         Ok(Self { inner: Arc::new(inner) })
     }
@@ -216,7 +226,7 @@ impl Metrics {
     /// When they are registered already.
     pub fn register(&self, registry: &Registry) -> Result<(), prometheus::Error> {
         let own = &self.inner;
-        let all: [Box<dyn Collector>; 24] = [
+        let all: [Box<dyn Collector>; 26] = [
             Box::new(own.provisioning.clone()),
             Box::new(own.provisioning_duration.clone()),
             Box::new(own.deletions.clone()),
@@ -241,6 +251,8 @@ impl Metrics {
             Box::new(own.credential_expiry.clone()),
             Box::new(own.prices.clone()),
             Box::new(own.throttled.clone()),
+            Box::new(own.adopted.clone()),
+            Box::new(own.reclaimed.clone()),
         ];
         all.into_iter().try_for_each(|collector| registry.register(collector))
     }
@@ -337,6 +349,14 @@ impl Metrics {
                 .with_label_values(&[flavor, zone, reason])
                 .set(1);
         }
+    }
+
+    pub fn adopted(&self) {
+        self.inner.adopted.inc();
+    }
+
+    pub fn reclaimed(&self, machines: usize) {
+        self.inner.reclaimed.inc_by(machines as u64);
     }
 
     pub fn clock_offset(&self, seconds: i64) {

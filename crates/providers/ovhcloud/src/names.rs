@@ -19,6 +19,8 @@ pub const NODE_NAME: &str = "karpenter.ovhcloud.sh/node-name";
 pub const RESERVED_AT: &str = "karpenter.ovhcloud.sh/reserved-at";
 /// On claims: `<flavor>/<zone>`, enough to make the reserved pool after a crash.
 pub const RESERVED_OFFERING: &str = "karpenter.ovhcloud.sh/reserved-offering";
+/// On claims: `true` if the claim was made for a machine that MKS had made by itself.
+pub const ADOPTED: &str = "karpenter.ovhcloud.sh/adopted";
 pub const CLASS_HASH: &str = "karpenter.ovhcloud.sh/ovhnodeclass-hash";
 pub const CLASS_HASH_VERSION: &str = "karpenter.ovhcloud.sh/ovhnodeclass-hash-version";
 pub const FINALIZER: &str = "karpenter.ovhcloud.sh/termination";

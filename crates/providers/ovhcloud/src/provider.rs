@@ -10,7 +10,6 @@ use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Node;
 use karpenter_api::{
     NodeClaim, NodePool,
     conditions::StatusConditions,
@@ -24,6 +23,7 @@ use karpenter_cloud::{
     diagnosis::Diagnosis,
     error::CloudContext,
     http::Redactor,
+    instance::Adoption,
     selection::{self, Candidate},
 };
 use kube::{Api, Client};
@@ -37,15 +37,17 @@ use crate::{
         model::{NodeClass, Pool, PoolNode, instance_id},
     },
     directory::{Connection, Directory, Problem},
+    events::Events,
     metrics::Metrics,
     names,
     node_class::{HASH_VERSION, OvhNodeClass},
     nodes,
-    pool::{Engine, Ledger, engine::Machine},
+    pool::{Engine, engine::Machine},
     readiness, repair,
     settings::OvhSettings,
     tidying,
     unavailable::Unavailable,
+    workload::{Workloads, is_ready},
 };
 use supply::Supply;
 pub(crate) use supply::subsidiary;
@@ -65,11 +67,15 @@ pub(crate) struct Shared {
     pub(crate) supply: Supply,
     pub(crate) learned: Learned,
     pub(crate) metrics: Metrics,
+    pub(crate) events: Arc<Events>,
+    pub(crate) workloads: Workloads,
     /// Something happened that NodeClasses should be looked at for.
     pub(crate) suspicion: Notify,
     rules: LabelRules,
     /// Since when a machine is on its way out.
     going: Mutex<BTreeMap<String, Timestamp>>,
+    /// Machines whose Node was released although they were not gone: to be removed again should they come back.
+    released: Mutex<BTreeMap<String, String>>,
     seen: Mutex<Option<(Timestamp, Arc<Vec<Machine>>)>>,
 }
 
@@ -87,12 +93,14 @@ impl OvhProvider {
             }
         }
         let unavailable = Arc::new(Unavailable::new(&clock));
+        let events = Arc::new(Events::new(client.clone(), clock.clone()));
         let engine = Engine::new(
+            client.clone(),
             clock.clone(),
-            Ledger::new(client.clone()),
             settings.engine.clone(),
             unavailable.clone(),
             metrics.clone(),
+            events.clone(),
         );
         let directory = Directory::new(
             client.clone(),
@@ -104,6 +112,8 @@ impl OvhProvider {
         );
         let shared = Shared {
             supply: Supply::new(&clock, unavailable, metrics.clone()),
+            workloads: Workloads::new(client.clone()),
+            events,
             client,
             clock,
             settings,
@@ -114,6 +124,7 @@ impl OvhProvider {
             suspicion: Notify::new(),
             rules: names::rules(),
             going: Mutex::default(),
+            released: Mutex::default(),
             seen: Mutex::default(),
         };
         Self {
@@ -149,6 +160,10 @@ impl fmt::Debug for Shared {
 
 impl Shared {
     pub(crate) async fn class(&self, name: &str) -> Result<Option<OvhNodeClass>, CloudError> {
+        // Pools of another provider's making name no class.
+        if name.is_empty() {
+            return Ok(None);
+        }
         let classes: Api<OvhNodeClass> = Api::all(self.client.clone());
         classes
             .get_opt(name)
@@ -167,8 +182,11 @@ impl Shared {
     /// Checks a class's way to its cluster anew.
     pub(crate) async fn connect(&self, class: &OvhNodeClass) -> Result<Arc<Connection>, Problem> {
         let connection = self.directory.resolve(class).await?;
-        self.engine
-            .connect(connection.api.clone(), connection.cluster.region.to_lowercase());
+        self.engine.connect(
+            connection.api.clone(),
+            connection.zone_if_demanded(),
+            connection.probe.extras(),
+        );
         Ok(connection)
     }
 
@@ -444,6 +462,19 @@ impl CloudProvider for OvhProvider {
         }
     }
 
+    async fn adoptable(&self) -> Result<Vec<Adoption>, CloudError> {
+        let mut adoptions = Vec::new();
+        for machine in self.shared.engine.adoptable().await? {
+            let Some(node_pool) = machine.pool.label(labels::NODEPOOL).map(str::to_owned) else {
+                continue;
+            };
+            if let Some(instance) = self.shared.instance(&machine).await? {
+                adoptions.push(Adoption { node_pool, instance });
+            }
+        }
+        Ok(adoptions)
+    }
+
     async fn diagnose(&self) -> Vec<Diagnosis> {
         self.shared.diagnose().await
     }
@@ -485,17 +516,11 @@ fn readiness_of(class: &OvhNodeClass) -> Result<(), String> {
     }
 }
 
-/// Whether a Node is known to be not ready, or is gone.
-async fn is_down(client: &Client, name: &str) -> Result<bool, CloudError> {
-    let nodes: Api<Node> = Api::all(client.clone());
-    let node = nodes
-        .get_opt(name)
-        .await
-        .cloud_context(format!("reading node {name}"))?;
-    let conditions = node.map(|node| node.status.and_then(|status| status.conditions).unwrap_or_default());
-    Ok(conditions.is_none_or(|conditions| {
-        !conditions
-            .iter()
-            .any(|condition| condition.type_ == "Ready" && condition.status == "True")
-    }))
+impl Shared {
+    /// Whether a Node is known to be not ready, or is gone.
+    async fn is_down(&self, name: &str) -> Result<bool, CloudError> {
+        let node = self.workloads.node(name).await;
+        let node = node.cloud_context(format!("reading node {name}"))?;
+        Ok(node.is_none_or(|node| !is_ready(&node)))
+    }
 }

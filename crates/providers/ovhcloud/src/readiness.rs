@@ -8,7 +8,7 @@ use futures::StreamExt;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Secret;
 use karpenter_api::{NodeClaim, conditions::StatusConditions};
-use karpenter_cloud::clock::later;
+use karpenter_cloud::{clock::later, events::Announcement};
 use kube::{
     Api,
     api::{ListParams, Patch, PatchParams},
@@ -266,7 +266,15 @@ async fn leave(
         let reference = &claim.spec.node_class_ref;
         reference.group == names::GROUP && reference.name == class.name()
     };
-    if claims.iter().any(uses) {
+    let users: Vec<&str> = claims
+        .iter()
+        .filter(|claim| uses(claim))
+        .filter_map(|claim| claim.metadata.name.as_deref())
+        .collect();
+    if !users.is_empty() {
+        let message = format!("waits for NodeClaims that use it: {}", some(&users));
+        let told = Announcement::normal("WaitingOnNodeClaimTermination", message);
+        shared.events.on_class(class.name(), told).await;
         return Ok(Verdict::Leaving);
     }
     let now = shared.clock.now();
@@ -298,11 +306,14 @@ async fn leave(
             if now < later(since, GIVE_UP) {
                 return Ok(Verdict::Leaving);
             }
-            tracing::warn!(
-                OVHNodeClass = class.name(),
-                why,
-                "the class is let go although its cluster cannot be asked; node pools may be left behind"
-            );
+            let known = shared.engine.last_known_pools(class.name());
+            let left = match known.as_slice() {
+                [] => "node pools may be left behind".to_owned(),
+                known => format!("node pools that may be left behind: {}", known.join(", ")),
+            };
+            let message = format!("let go although its cluster cannot be asked ({why}); {left}");
+            let told = Announcement::warning("PoolsLeftBehind", message);
+            shared.events.on_class(class.name(), told).await;
         }
     }
     shared.directory.forget(class.name());
@@ -317,6 +328,16 @@ async fn leave(
         Err(kube::Error::Api(status)) if status.code == 409 => Ok(Verdict::Leaving),
         Err(kube::Error::Api(status)) if status.code == 404 => Ok(Verdict::Fine),
         result => result.map(|_| Verdict::Fine),
+    }
+}
+
+/// The first few names of a list.
+fn some(names: &[&str]) -> String {
+    const NAMED: usize = 5;
+    let shown = names.iter().take(NAMED).copied().collect::<Vec<_>>().join(", ");
+    match names.len().checked_sub(NAMED) {
+        Some(more) if more > 0 => format!("{shown} and {more} more"),
+        _ => shown,
     }
 }
 

@@ -6,6 +6,7 @@
 pub mod answers;
 pub mod faults;
 pub mod joining;
+mod mks;
 pub mod state;
 
 use std::{
@@ -20,9 +21,10 @@ use karpenter_cloud::{clock::Clock, credentials::Credentials};
 use parking_lot::Mutex;
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
-pub use faults::{Effect, HttpFault};
+pub use faults::{Cut, Effect, HttpFault, Loses};
 pub use joining::join_nodes;
-pub use state::{Delays, PoolState, Recorded, SimNode, SimState, World};
+use state::Wire;
+pub use state::{Delays, InstanceTypeLabel, PoolState, Recorded, ReservedMemory, SimNode, SimState, World};
 
 /// A simulated OVHcloud. It ends when it is dropped. Cheap to clone; clones are the same cloud.
 #[derive(Clone, Debug)]
@@ -118,6 +120,11 @@ impl SimulatedOvh {
         answer
     }
 
+    /// The time that it lives in.
+    pub fn clock(&self) -> &Clock {
+        &self.shared.clock
+    }
+
     /// Tells `listener` of machines that boot and end.
     pub fn on_change(&self, listener: impl Fn(Happening) + Send + Sync + 'static) {
         *self.shared.listener.lock() = Some(Arc::new(listener));
@@ -172,10 +179,15 @@ async fn handle(
     let (reply, happenings) = {
         let mut state = shared.state.lock();
         let mut happenings = state.advance(now);
-        let reply = answers::answer(&mut state, &request, now);
+        let wire = state.reach();
+        let reply = (wire != Wire::Lost(Loses::TheRequest)).then(|| answers::answer(&mut state, &request, now));
         happenings.extend(state.advance(now));
-        (reply, happenings)
+        (reply.filter(|_| wire == Wire::Whole), happenings)
     };
     shared.tell(happenings);
-    reply.into_response().await
+    match reply {
+        Some(reply) => reply.into_response(),
+        // Whoever asked waits until it gives up.
+        None => std::future::pending().await,
+    }
 }

@@ -7,17 +7,19 @@ use karpenter_cloud::{CloudError, error::CloudContext};
 use kube::{Api, ResourceExt};
 use tokio_util::sync::CancellationToken;
 
-use crate::{names, node_class::OvhNodeClass, provider::Shared};
+use crate::{gpus, names, node_class::OvhNodeClass, provider::Shared};
 
 /// Tidies until `stop`.
 pub(crate) async fn keep(shared: Arc<Shared>, stop: CancellationToken) {
     let pause = shared.settings.engine.cadence.tidy;
     let work = async {
         loop {
-            if shared.engine.is_connected()
-                && let Err(error) = round(&shared).await
-            {
-                tracing::warn!(%error, "node pools cannot be tidied up");
+            if shared.engine.is_connected() {
+                if let Err(error) = round(&shared).await {
+                    tracing::warn!(%error, "node pools cannot be tidied up");
+                }
+                shared.watch_released().await;
+                gpus::check(&shared).await;
             }
             shared.clock.sleep(pause).await;
         }

@@ -25,6 +25,8 @@ const CLUSTER: &str = "/cloud/project/{serviceName}/kube/{kubeId}";
 const POOLS: &str = "/cloud/project/{serviceName}/kube/{kubeId}/nodepool";
 const POOL: &str = "/cloud/project/{serviceName}/kube/{kubeId}/nodepool/{id}";
 const POOL_NODES: &str = "/cloud/project/{serviceName}/kube/{kubeId}/nodepool/{id}/nodes";
+const NODES: &str = "/cloud/project/{serviceName}/kube/{kubeId}/node";
+const NODE: &str = "/cloud/project/{serviceName}/kube/{kubeId}/node/{id}";
 const FLAVORS: &str = "/cloud/project/{serviceName}/kube/{kubeId}/flavors";
 const NEXT_CURSOR: &str = "x-pagination-cursor-next";
 /// More pages than this are a cursor that goes in circles.
@@ -87,6 +89,21 @@ impl KubeApi {
             .await
     }
 
+    /// All nodes of all pools in one call. Not among the minimal rights.
+    pub async fn all_nodes(&self) -> Result<Vec<PoolNode>, ApiError> {
+        self.paged(self.path("/node"), NODES).await
+    }
+
+    /// Ends a node and takes its place from its pool. Not among the minimal rights, and not needed where pools can be told
+    /// which nodes to remove.
+    pub async fn delete_node(&self, id: &str) -> Result<(), ApiError> {
+        let path = self.path(&format!("/node/{id}"));
+        self.client
+            .write(Method::DELETE, path, NODE, Vec::new())
+            .await
+            .map(drop)
+    }
+
     async fn paged<T: DeserializeOwned>(&self, path: String, label: &str) -> Result<Vec<T>, ApiError> {
         let mut call = Call::new(Method::GET, path, label, Lane::Urgent);
         let mut all = Vec::new();
@@ -136,6 +153,13 @@ impl KubeApi {
     pub async fn region_flavors(&self, region: &str) -> Result<Vec<Flavor>, ApiError> {
         let path = self.project(&format!("/capabilities/kube/flavors?region={region}"));
         let label = "/cloud/project/{serviceName}/capabilities/kube/flavors";
+        self.client.get(path, label, Lane::Background).await
+    }
+
+    /// The regions that have managed Kubernetes.
+    pub async fn regions(&self) -> Result<Vec<String>, ApiError> {
+        let label = "/cloud/project/{serviceName}/capabilities/kube/regions";
+        let path = self.project("/capabilities/kube/regions");
         self.client.get(path, label, Lane::Background).await
     }
 

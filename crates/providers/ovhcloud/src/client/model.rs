@@ -240,7 +240,8 @@ pub struct CurrentCredential {
     pub allowed_ips: Vec<String>,
 }
 
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+/// What a key may call; `*` at the end of the path stands for anything.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct AccessRule {
     pub method: String,

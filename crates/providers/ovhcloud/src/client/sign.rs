@@ -69,6 +69,39 @@ mod tests {
         }
     }
 
+    /// The file says how its signatures were computed, which is not with this crate.
+    #[test]
+    fn signatures_agree_with_independently_computed_ones() {
+        #[derive(serde::Deserialize)]
+        struct Fixture {
+            secret: String,
+            consumer: String,
+            vectors: Vec<Vector>,
+        }
+        #[derive(serde::Deserialize)]
+        struct Vector {
+            method: String,
+            url: String,
+            body: String,
+            timestamp: i64,
+            signature: String,
+        }
+        let fixture: Fixture =
+            serde_json::from_str(include_str!("../../testdata/signatures.json")).expect("the fixture");
+        assert!(fixture.vectors.len() >= 12);
+        for own in fixture.vectors {
+            let computed = signature(
+                &fixture.secret,
+                &fixture.consumer,
+                &own.method,
+                &own.url,
+                own.body.as_bytes(),
+                own.timestamp,
+            );
+            assert_eq!(computed, own.signature, "{} {}", own.method, own.url);
+        }
+    }
+
     #[test]
     fn query_and_body_are_part_of_what_is_signed() {
         assert_eq!(

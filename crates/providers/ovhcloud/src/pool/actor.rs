@@ -6,14 +6,14 @@ use std::{
 };
 
 use jiff::Timestamp;
-use karpenter_cloud::{ClaimMark, CloudError, Deletion, clock::later};
+use karpenter_cloud::{ClaimMark, CloudError, Deletion, clock::later, events::Announcement};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, oneshot};
 
 use super::{
     engine::Shared,
     key::{PoolDesign, PoolOwner},
-    plan::{self, Failure, Growth, Memory, Plan, Situation, Write},
+    plan::{self, Failure, Growth, Memory, Plan, Situation, Strays, Write},
 };
 use crate::{
     client::{
@@ -21,6 +21,7 @@ use crate::{
         model::{NodeClass, Pool, PoolClass, PoolNode},
     },
     metrics::Status,
+    names,
 };
 
 /// A pool that is being looked after.
@@ -43,6 +44,10 @@ pub(super) struct Remembered {
     doubt_since: Option<Timestamp>,
     /// MKS worked on the pool at this time.
     busy_at: Option<Timestamp>,
+    /// The class that the pool was made for.
+    class: String,
+    /// We deleted the pool ourselves.
+    deleted: bool,
     plan: Memory,
 }
 
@@ -170,6 +175,10 @@ impl Actor {
         self.desk.lock().removals.keys().cloned().collect()
     }
 
+    fn waiting(&self) -> Vec<String> {
+        self.desk.lock().waiting.keys().cloned().collect()
+    }
+
     fn design(&self) -> Option<PoolDesign> {
         self.desk.lock().design.clone()
     }
@@ -197,6 +206,7 @@ impl Shared {
             }
             let calm = self.is_calm() && memory.busy_at.is_none_or(|at| later(at, CALM_AFTER) <= now);
             let owner = PoolOwner::of(&pool);
+            let occupied = self.occupied(&memory.plan, &nodes, now).await;
             let cap = actor.design().map_or_else(|| self.cap_of(&pool), |design| design.cap);
             let situation = Situation {
                 pool: &pool,
@@ -210,10 +220,15 @@ impl Shared {
                     PoolOwner::Owned => Growth::Allowed,
                     PoolOwner::Legacy | PoolOwner::Foreign => Growth::Never,
                 },
+                strays: match self.is_abandoned(&actor.name) {
+                    true => Strays::Reclaimed,
+                    false => Strays::Adopted { occupied: &occupied },
+                },
                 times: &self.settings.times,
             };
             let plan = plan::plan(&situation, &mut memory.plan);
             self.metrics.pool(&actor.name, &plan.sets);
+            self.offer(&actor.name, plan.adoptable.clone());
             self.carry_out(actor, &mut memory.plan, &pool, &nodes, &plan).await;
             let Some(write) = plan.write.clone() else {
                 let quiet = plan.sets.waiting == 0 && plan.sets.going == 0;
@@ -229,12 +244,38 @@ impl Shared {
         Ok(Next::Soon)
     }
 
+    /// Which of the machines that would be reclaimed run pods by now. One that cannot be asked about counts as such.
+    async fn occupied(&self, memory: &Memory, nodes: &[PoolNode], now: Timestamp) -> BTreeSet<String> {
+        let mut occupied = BTreeSet::new();
+        for id in memory.overdue(now, &self.settings.times) {
+            let Some(node) = nodes.iter().find(|node| node.id == id) else {
+                continue;
+            };
+            let is_occupied = self.workloads.run_on(&node.name).await.unwrap_or_else(|error| {
+                tracing::warn!(%error, node = node.name, "it is not known whether pods run on a machine; it stays");
+                true
+            });
+            if is_occupied {
+                occupied.insert(id);
+            }
+        }
+        occupied
+    }
+
     async fn read(&self, api: &KubeApi, actor: &Actor, memory: &mut Remembered) -> Result<Reading, ApiError> {
         if memory.pool_id.is_none() {
             let pools = self.inventory(self.settings.cadence.fresh).await?;
+            // Somebody else's pool may have the name: then there is none of ours, and making one finds out.
+            let design = actor.design();
+            let is_ours = |pool: &&Pool| match PoolOwner::of(pool) {
+                PoolOwner::Owned => design.as_ref().is_none_or(|design| design.key.is_of(pool)),
+                PoolOwner::Legacy => true,
+                PoolOwner::Foreign => false,
+            };
             memory.pool_id = pools
                 .iter()
-                .find(|pool| pool.name == actor.name)
+                .filter(|pool| pool.name == actor.name)
+                .find(is_ours)
                 .map(|pool| pool.id.clone());
         }
         let Some(id) = memory.pool_id.clone() else {
@@ -244,6 +285,7 @@ impl Shared {
         match read.await {
             Ok((pool, nodes)) if pool.status != "DELETED" => {
                 memory.doubt_since = None;
+                memory.class = pool.label(names::NODE_CLASS).unwrap_or_default().to_owned();
                 self.remember_pool(&pool);
                 Ok(Reading::Found(Box::new(pool), nodes))
             }
@@ -263,7 +305,13 @@ impl Shared {
             }) => {
                 tracing::info!(pool = actor.name, "node pool is gone");
                 self.forget_pool(&id);
-                *memory = Remembered::default();
+                self.offer(&actor.name, Vec::new());
+                let old = std::mem::take(memory);
+                if !old.deleted {
+                    let message = format!("node pool {} was deleted by somebody else", actor.name);
+                    let told = Announcement::warning("PoolDeletedExternally", message);
+                    self.events.on_class(&old.class, told).await;
+                }
                 Ok(Reading::Absent)
             }
             Err(error) => Err(error),
@@ -292,9 +340,11 @@ impl Shared {
                 }
             }
         }
+        self.answer_the_bound(actor, pool, nodes);
         for (uid, failure) in &plan.fail {
             let Some(entry) = self.ledger.get(uid) else { continue };
             let message = self.mark(*failure, &entry.flavor, &entry.zone);
+            self.tell_of_failure(*failure, &entry.claim, pool, &message).await;
             tracing::warn!(
                 pool = actor.name,
                 NodeClaim = entry.claim.name,
@@ -310,6 +360,12 @@ impl Shared {
                 },
             );
         }
+        for entry in plan.blocked.iter().filter_map(|uid| self.ledger.get(uid)) {
+            let message = "an admission webhook of this cluster keeps MKS from making the machine; the launch goes on \
+                           when it does not any more";
+            let told = Announcement::warning("WebhookBlocksMKS", message);
+            self.events.on_claim(&entry.claim, &told).await;
+        }
         for uid in &plan.moved {
             if let Some(entry) = self.ledger.get(uid) {
                 self.withdraw(&entry.claim).await;
@@ -321,6 +377,22 @@ impl Shared {
         }
         for node in &plan.going {
             actor.settle(node, Deletion::InProgress);
+        }
+    }
+
+    /// A claim may have got its machine before its launch began to wait, such as right after a restart.
+    fn answer_the_bound(&self, actor: &Actor, pool: &Pool, nodes: &[PoolNode]) {
+        for uid in actor.waiting() {
+            let Some(id) = self.ledger.get(&uid).and_then(|entry| entry.node_id) else {
+                continue;
+            };
+            if let Some(node) = nodes.iter().find(|node| node.id == id) {
+                let outcome = Outcome::Bound {
+                    pool: Box::new(pool.clone()),
+                    node: Box::new(node.clone()),
+                };
+                actor.answer(&uid, &outcome);
+            }
         }
     }
 
@@ -348,6 +420,7 @@ impl Shared {
                 );
                 memory.plan.accepted(write, self.clock.now());
                 self.remember_size(&pool.id, update.desired_nodes);
+                self.tell_of_write(pool, plan, write).await;
                 Ok(())
             }
             Err(error) => {
@@ -355,11 +428,104 @@ impl Shared {
                 if error.is_unknown_outcome() {
                     memory.plan.uncertain();
                 }
+                if let Write::Remove { nodes, .. } = write
+                    && error.is(ApiErrorKind::Invalid)
+                    && self.extras().deletes_nodes
+                {
+                    return self.remove_one_by_one(api, memory, plan, nodes).await;
+                }
                 if matches!(write, Write::Grow { .. }) && self.is_refusal(&error) {
                     self.refuse(actor, &plan.unserved, pool.flavor.clone(), &error).await;
                     return Ok(());
                 }
                 Err(error)
+            }
+        }
+    }
+
+    /// For an API that does not know `nodesToRemove`: each machine is deleted, and takes its place from the pool with it.
+    async fn remove_one_by_one(
+        &self,
+        api: &KubeApi,
+        memory: &mut Remembered,
+        plan: &Plan,
+        nodes: &[String],
+    ) -> Result<(), ApiError> {
+        let mut desired = plan.sets.desired;
+        for node in nodes {
+            match api.delete_node(node).await {
+                Ok(()) => desired = desired.saturating_sub(1),
+                // Gone already: somebody else took it, and its place.
+                Err(error) if error.is(ApiErrorKind::NotFound) => {}
+                Err(error) => {
+                    memory.plan.uncertain();
+                    return Err(error);
+                }
+            }
+        }
+        let nodes = nodes.to_vec();
+        memory
+            .plan
+            .accepted(&Write::Remove { desired, nodes }, self.clock.now());
+        Ok(())
+    }
+
+    async fn tell_of_failure(&self, failure: Failure, claim: &ClaimMark, pool: &Pool, message: &str) {
+        let (reason, class) = match failure {
+            Failure::OutOfStock => ("OutOfStock", None),
+            Failure::Quota => ("QuotaExhausted", pool.label(names::NODE_CLASS)),
+            Failure::Broken => return,
+        };
+        let told = Announcement::warning(reason, message);
+        self.events.on_claim(claim, &told).await;
+        match class {
+            Some(class) => self.events.on_class(class, told).await,
+            None => {
+                let node_pool = pool.label(karpenter_api::labels::NODEPOOL).unwrap_or_default();
+                self.events.on_node_pool(node_pool, told).await;
+            }
+        }
+    }
+
+    async fn tell_of_write(&self, pool: &Pool, plan: &Plan, write: &Write) {
+        let class = pool.label(names::NODE_CLASS).unwrap_or_default();
+        match write {
+            Write::Settings(update) if update.autoscale.is_some() => {
+                let message = format!(
+                    "OVHcloud's own autoscaler was on for node pool {} and is off again: two autoscalers would undo each \
+                     other's work",
+                    pool.name
+                );
+                let told = Announcement::warning("PoolAutoscaleDisabled", message);
+                self.events.on_class(class, told).await;
+            }
+            Write::Settings(_) | Write::Trim { .. } => {}
+            Write::Remove { .. } => {
+                self.metrics.reclaimed(plan.reclaimed.len());
+                if plan.reclaimed.is_empty() {
+                    return;
+                }
+                let message = format!(
+                    "removed from node pool {} what nobody claimed: {}",
+                    pool.name,
+                    plan.reclaimed.join(", ")
+                );
+                let node_pool = pool.label(karpenter_api::labels::NODEPOOL).unwrap_or_default();
+                let told = Announcement::normal("SpareNodeReclaimed", message);
+                self.events.on_node_pool(node_pool, told).await;
+            }
+            Write::Grow { desired } => {
+                let before = plan.sets.desired;
+                let claims = plan.unserved.iter().filter_map(|uid| self.ledger.get(uid));
+                let claims: Vec<String> = claims.map(|entry| entry.claim.name).collect();
+                let message = format!(
+                    "node pool {}: +{} ({before} → {desired}) for {}",
+                    pool.name,
+                    desired.saturating_sub(before),
+                    claims.join(", ")
+                );
+                let told = Announcement::normal("PoolScaled", message);
+                self.events.on_class(class, told).await;
             }
         }
     }
@@ -408,6 +574,12 @@ impl Shared {
                 }
                 actor.answer(&uid, &Outcome::Moved);
             }
+            let message = format!(
+                "a node pool of the name {} is there already and is not Karpenter's; another name is used",
+                actor.name
+            );
+            let told = Announcement::warning("PoolNameConflict", message);
+            self.events.on_class(&design.key.node_class, told).await;
             return Ok(Some(Next::Never));
         }
         if pools.len() as u32 >= self.limit() {
@@ -434,6 +606,9 @@ impl Shared {
                 memory.doubt_since = None;
                 memory.plan.created(size, now);
                 self.made_pool(pool);
+                let message = format!("made node pool {} for {size} nodes", actor.name);
+                let told = Announcement::normal("PoolCreated", message);
+                self.events.on_class(&design.key.node_class, told).await;
                 Ok(None)
             }
             Err(error) if error.is(ApiErrorKind::ZoneRequired) && request.availability_zones.is_empty() => {
@@ -504,7 +679,14 @@ impl Shared {
             Failure::Quota => {
                 let (vcpus, ram) = self.size_of(flavor);
                 self.unavailable.over_quota(vcpus, ram);
-                format!("the project's quota has no room for another {flavor}")
+                let told = self.extras().quota.map(|quota| {
+                    format!(
+                        " ({} of {} cores and {} of {} instances were in use)",
+                        quota.used_cores, quota.max_cores, quota.used_instances, quota.max_instances
+                    )
+                });
+                let told = told.unwrap_or_default();
+                format!("the project's quota has no room for another {flavor}{told}")
             }
             Failure::Broken => {
                 self.unavailable.refused(flavor, zone, "a machine could not be made");
@@ -535,6 +717,10 @@ impl Shared {
         match result {
             Ok(()) => {
                 tracing::info!(pool = actor.name, "empty node pool deleted");
+                memory.deleted = true;
+                let message = format!("deleted node pool {}, which was empty", actor.name);
+                let told = Announcement::normal("PoolDeleted", message);
+                self.events.on_class(&memory.class, told).await;
                 Ok(true)
             }
             Err(error) if error.is(ApiErrorKind::NotFound) => Ok(true),

@@ -28,12 +28,14 @@ use crate::{
     catalogue::flavors,
     client::{
         ApiError, ApiErrorKind, KubeApi,
-        model::{Flavor, Pool, PoolClass, PoolNode},
+        model::{Flavor, InstanceQuota, Pool, PoolClass, PoolNode},
     },
+    events::Events,
     metrics::Metrics,
     names,
     node_class::OvhNodeClass,
     unavailable::Unavailable,
+    workload::Workloads,
 };
 
 /// The pools. Cheap to clone; clones are the same.
@@ -81,6 +83,8 @@ pub(super) struct Shared {
     pub(super) settings: EngineSettings,
     pub(super) unavailable: Arc<Unavailable>,
     pub(super) metrics: Metrics,
+    pub(super) events: Arc<Events>,
+    pub(super) workloads: Workloads,
     stop: CancellationToken,
     api: Mutex<Option<KubeApi>>,
     actors: Mutex<BTreeMap<String, Arc<Actor>>>,
@@ -117,6 +121,22 @@ struct Facts {
     /// The zone to name in one-zone clusters that demand one.
     zone_if_demanded: Option<String>,
     zone_demanded: bool,
+    extras: Extras,
+    /// Names of pools whose NodePool or NodeClass is gone or going.
+    abandoned: BTreeSet<String>,
+    /// Machines that a new claim should take over, by pool.
+    adoptable: BTreeMap<String, Vec<String>>,
+}
+
+/// What credentials with more than the minimal rights can do and know.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Extras {
+    /// All machines can be listed in one call.
+    pub lists_nodes: bool,
+    /// Machines can be deleted one by one, where pools cannot be told which to remove.
+    pub deletes_nodes: bool,
+    /// What the project may use, and uses.
+    pub quota: Option<InstanceQuota>,
 }
 
 /// A machine with the pool it is in.
@@ -173,18 +193,21 @@ impl Default for EngineSettings {
 
 impl Engine {
     pub fn new(
+        client: kube::Client,
         clock: Clock,
-        ledger: Ledger,
         settings: EngineSettings,
         unavailable: Arc<Unavailable>,
         metrics: Metrics,
+        events: Arc<Events>,
     ) -> Self {
         let shared = Shared {
             clock,
-            ledger,
+            ledger: Ledger::new(client.clone()),
             settings,
             unavailable,
             metrics,
+            events,
+            workloads: Workloads::new(client),
             stop: CancellationToken::new(),
             api: Mutex::default(),
             actors: Mutex::default(),
@@ -205,9 +228,11 @@ impl Engine {
     }
 
     /// The cluster to work on, as the NodeClass that was checked last reaches it.
-    pub fn connect(&self, api: KubeApi, zone_if_demanded: String) {
+    pub fn connect(&self, api: KubeApi, zone_if_demanded: String, extras: Extras) {
         *self.shared.api.lock() = Some(api);
-        self.shared.facts.lock().zone_if_demanded = Some(zone_if_demanded);
+        let mut facts = self.shared.facts.lock();
+        facts.zone_if_demanded = Some(zone_if_demanded);
+        facts.extras = extras;
     }
 
     pub fn is_connected(&self) -> bool {
@@ -241,6 +266,21 @@ impl Engine {
             room.map(|pool| (pool.flavor.clone(), pool.zone().unwrap_or(ONE_ZONE).to_owned()))
                 .collect(),
         )
+    }
+
+    /// Whether machines of a flavor have GPUs.
+    pub fn has_gpus(&self, flavor: &str) -> bool {
+        let known = self
+            .shared
+            .facts
+            .lock()
+            .flavors
+            .iter()
+            .find(|own| own.name == flavor)
+            .cloned();
+        known
+            .or_else(|| flavors::built_in(flavor))
+            .is_some_and(|own| own.gpus > 0)
     }
 
     pub fn know_flavors(&self, flavors: Arc<Vec<Flavor>>) {
@@ -313,6 +353,17 @@ impl Engine {
         let ours = pools
             .into_iter()
             .filter(|pool| PoolOwner::of(pool) != PoolOwner::Foreign);
+        let ours: Vec<Pool> = ours.collect();
+        if self.shared.extras().lists_nodes {
+            match api.all_nodes().await {
+                Ok(nodes) => return Ok(self.claimed(ours, nodes)),
+                // The right was taken back: pool by pool, then.
+                Err(error) if error.is(ApiErrorKind::NotGranted) => {
+                    self.shared.facts.lock().extras.lists_nodes = false;
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
         let read = |pool: Pool| {
             let api = api.clone();
             async move {
@@ -332,22 +383,50 @@ impl Engine {
                 Ok((pool, nodes))
             }
         };
-        let read: Vec<(Pool, Vec<PoolNode>)> = futures::stream::iter(ours.map(read))
+        let read: Vec<(Pool, Vec<PoolNode>)> = futures::stream::iter(ours.into_iter().map(read))
             .buffer_unordered(READERS)
             .try_collect()
             .await?;
-        let mut machines = Vec::new();
+        let (mut pools, mut all) = (Vec::new(), Vec::new());
         for (pool, nodes) in read {
-            for node in nodes {
-                let claim = self.shared.ledger.holder(&node);
-                machines.push(Machine {
-                    pool: pool.clone(),
-                    node,
-                    claim,
-                });
-            }
+            all.extend(nodes.into_iter().map(|node| PoolNode {
+                node_pool_id: pool.id.clone(),
+                ..node
+            }));
+            pools.push(pool);
         }
+        Ok(self.claimed(pools, all))
+    }
+
+    /// Each machine with its pool and its claim; machines of other pools are left out.
+    fn claimed(&self, pools: Vec<Pool>, nodes: Vec<PoolNode>) -> Vec<Machine> {
+        let pools: BTreeMap<String, Pool> = pools.into_iter().map(|pool| (pool.id.clone(), pool)).collect();
+        let machine = |node: PoolNode| {
+            Some(Machine {
+                pool: pools.get(&node.node_pool_id)?.clone(),
+                claim: self.shared.ledger.holder(&node),
+                node,
+            })
+        };
+        let mut machines: Vec<Machine> = nodes.into_iter().filter_map(machine).collect();
         machines.sort_by(|a, b| a.node.id.cmp(&b.node.id));
+        machines
+    }
+
+    /// Machines that MKS made by itself and that a new claim should take over.
+    ///
+    /// # Errors
+    /// When any pool could not be read.
+    pub async fn adoptable(&self) -> Result<Vec<Machine>, CloudError> {
+        let offered: BTreeSet<String> = {
+            let facts = self.shared.facts.lock();
+            facts.adoptable.values().flatten().cloned().collect()
+        };
+        if offered.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut machines = self.machines().await?;
+        machines.retain(|machine| offered.contains(&machine.node.id) && machine.claim.is_none());
         Ok(machines)
     }
 
@@ -377,6 +456,8 @@ impl Engine {
         let pools = self.shared.inventory(Duration::ZERO).await?;
         self.shared.metrics.pools(&self.counts());
         let now = self.shared.clock.now();
+        let abandoned = pools.iter().filter(|pool| is_abandoned(pool));
+        self.shared.facts.lock().abandoned = abandoned.map(|pool| pool.name.clone()).collect();
         let pressed = pools.len() as f64 >= f64::from(self.shared.limit()) * 0.9;
         let mut due = Vec::new();
         {
@@ -429,6 +510,24 @@ impl Engine {
             }
         }
         counts
+    }
+
+    /// Names of the pools made for a class, as they were listed last.
+    pub fn last_known_pools(&self, class: &str) -> Vec<String> {
+        let inventory = self.shared.inventory.lock();
+        let own = inventory
+            .pools
+            .iter()
+            .filter(|pool| PoolOwner::of(pool) == PoolOwner::Owned && pool.label(names::NODE_CLASS) == Some(class));
+        own.map(|pool| pool.name.clone()).collect()
+    }
+
+    /// Names of others' pools for which OVHcloud's own autoscaler is on.
+    pub fn foreign_autoscaled(&self) -> Vec<String> {
+        let inventory = self.shared.inventory.lock();
+        let theirs = inventory.pools.iter().filter(|pool| pool.autoscale);
+        let theirs = theirs.filter(|pool| PoolOwner::of(pool) == PoolOwner::Foreign);
+        theirs.map(|pool| pool.name.clone()).collect()
     }
 
     /// The pools as they were listed last, listed anew if that is too long ago.
@@ -664,6 +763,24 @@ impl Shared {
         let known = self.facts.lock().flavors.iter().find(|own| own.name == flavor).cloned();
         let known = known.or_else(|| flavors::built_in(flavor));
         known.map_or((1, 1), |own| (own.vcpus, own.ram))
+    }
+
+    pub(super) fn extras(&self) -> Extras {
+        self.facts.lock().extras.clone()
+    }
+
+    pub(super) fn is_abandoned(&self, pool: &str) -> bool {
+        self.facts.lock().abandoned.contains(pool)
+    }
+
+    /// What of a pool's machines a new claim should take over now.
+    pub(super) fn offer(&self, pool: &str, machines: Vec<String>) {
+        let mut facts = self.facts.lock();
+        if machines.is_empty() {
+            facts.adoptable.remove(pool);
+        } else {
+            facts.adoptable.insert(pool.to_owned(), machines);
+        }
     }
 
     pub(super) fn demand_zone(&self) {

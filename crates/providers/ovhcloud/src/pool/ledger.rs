@@ -262,12 +262,21 @@ impl Ledger {
     /// # Errors
     /// When the API server refuses; not if the claim is gone.
     pub async fn publish(&self, mark: &ClaimMark, pool: &Pool, node: &PoolNode) -> Result<(), CloudError> {
-        let patch = json!({"metadata": {"uid": mark.uid, "annotations": {
-            names::POOL_ID: pool.id,
-            names::POOL_NAME: pool.name,
-            names::NODE_ID: node.id,
-            names::NODE_NAME: node.name,
-        }}});
+        self.publish_with(mark, machine(pool, node)).await
+    }
+
+    /// Writes a machine that MKS had made by itself to the claim that takes it over.
+    ///
+    /// # Errors
+    /// As [`publish`](Self::publish).
+    pub async fn adopt(&self, mark: &ClaimMark, pool: &Pool, node: &PoolNode) -> Result<(), CloudError> {
+        let mut annotations = machine(pool, node);
+        annotations[names::ADOPTED] = json!("true");
+        self.publish_with(mark, annotations).await
+    }
+
+    async fn publish_with(&self, mark: &ClaimMark, annotations: serde_json::Value) -> Result<(), CloudError> {
+        let patch = json!({"metadata": {"uid": mark.uid, "annotations": annotations}});
         self.patch(mark, &patch)
             .await
             .cloud_context("publishing the claim's machine")
@@ -346,6 +355,16 @@ impl Ledger {
     pub fn entries(&self) -> Vec<Entry> {
         self.state.lock().entries.values().cloned().collect()
     }
+}
+
+/// What a claim says of its machine.
+fn machine(pool: &Pool, node: &PoolNode) -> serde_json::Value {
+    json!({
+        names::POOL_ID: pool.id,
+        names::POOL_NAME: pool.name,
+        names::NODE_ID: node.id,
+        names::NODE_NAME: node.name,
+    })
 }
 
 /// Gives a place back unless it was stored.

@@ -39,7 +39,17 @@ pub struct Situation<'a> {
     /// False while MKS itself works on the cluster: its surge nodes are not ours to tidy up.
     pub calm: bool,
     pub growth: Growth,
+    pub strays: Strays<'a>,
     pub times: &'a Times,
+}
+
+/// What becomes of machines that nobody asked for.
+#[derive(Clone, Copy, Debug)]
+pub enum Strays<'a> {
+    /// A NodePool may take them over: those that replace a lost one, and those that run pods (these).
+    Adopted { occupied: &'a BTreeSet<String> },
+    /// Their NodePool or NodeClass is gone or going.
+    Reclaimed,
 }
 
 /// Whether a pool may get bigger.
@@ -59,6 +69,10 @@ pub struct Times {
     pub trim: Duration,
     /// Machines that nobody claims go after this.
     pub spare: Duration,
+    /// A machine that MKS made in place of a claim's is taken over after this.
+    pub adoption: Duration,
+    /// For this long a claim's lost machine counts as one that MKS may have replaced.
+    pub loss: Duration,
     /// A pool out of quota without a machine that says so.
     pub quota: Duration,
     /// A machine whose removal was accepted, and that is still not going, is removed again.
@@ -72,6 +86,12 @@ pub struct Memory {
     last_write: Option<(u32, Timestamp)>,
     /// Removals that the API accepted.
     removed: BTreeMap<String, Timestamp>,
+    /// Machines that we removed, for as long as they are listed or a claim still names them.
+    ended: BTreeSet<String>,
+    /// Claims' machines that vanished without our doing, and when that was seen.
+    lost: BTreeMap<String, Timestamp>,
+    /// Losses that were noted, for as long as their claims are there.
+    mourned: BTreeSet<String>,
     /// Since when a machine is nobody's.
     spare_since: BTreeMap<String, Timestamp>,
     /// Machines that once had a claim: not given to another, whose labels and taints differ.
@@ -98,6 +118,12 @@ pub struct Plan {
     pub gone: Vec<String>,
     /// Machines among those to be removed that are on their way out.
     pub going: Vec<String>,
+    /// Machines that a new claim should take over.
+    pub adoptable: Vec<String>,
+    /// Machines that the write takes away because nobody wanted them.
+    pub reclaimed: Vec<String>,
+    /// Claims that wait because a webhook of the user holds MKS up.
+    pub blocked: Vec<String>,
     pub sets: Sets,
 }
 
@@ -144,6 +170,8 @@ impl Default for Times {
             trust_write: Duration::from_secs(30),
             trim: minutes(2),
             spare: minutes(10),
+            adoption: minutes(1),
+            loss: minutes(30),
             quota: minutes(1),
             removal: minutes(15),
             autoscale: minutes(10),
@@ -192,6 +220,7 @@ impl Memory {
                 self.last_write = Some((*desired, now));
                 for node in nodes {
                     self.removed.insert(node.clone(), now);
+                    self.ended.insert(node.clone());
                     self.spare_since.remove(node);
                 }
             }
@@ -210,6 +239,43 @@ impl Memory {
     /// A machine was given to a claim: whatever becomes of the claim, it is not given to another.
     pub fn bound(&mut self, node: &str) {
         self.once_bound.insert(node.to_owned());
+    }
+
+    /// Machines that would be reclaimed next, if nothing speaks for them.
+    pub fn overdue(&self, now: Timestamp, times: &Times) -> Vec<String> {
+        let overdue = self.spare_since.iter();
+        let overdue = overdue.filter(|(_, since)| later(**since, times.spare) <= now);
+        overdue.map(|(id, _)| id.clone()).collect()
+    }
+
+    /// Notes machines of claims that are gone although we did not remove them: MKS may have replaced them.
+    fn note_losses(
+        &mut self,
+        holders: &BTreeMap<&str, &Reservation>,
+        listed: &BTreeMap<&str, &PoolNode>,
+        now: Timestamp,
+    ) {
+        for id in holders.keys() {
+            // A spare that has a claim now stands in for one that was lost.
+            if self.spare_since.remove(*id).is_some() {
+                self.lost.pop_first();
+            }
+        }
+        let held = holders
+            .iter()
+            .filter(|(_, claim)| !claim.deleting)
+            .map(|(id, _)| (*id).to_owned());
+        // Claims may end sooner than we look: what once had one counts as well.
+        let known: BTreeSet<String> = held.chain(self.once_bound.iter().cloned()).collect();
+        for id in known {
+            let is_gone = !listed.contains_key(id.as_str()) && !self.ended.contains(&id);
+            if is_gone && self.mourned.insert(id.clone()) {
+                self.lost.insert(id, now);
+            }
+        }
+        self.mourned.retain(|id| holders.contains_key(id.as_str()));
+        self.ended
+            .retain(|id| listed.contains_key(id.as_str()) || holders.contains_key(id.as_str()));
     }
 
     /// A write whose outcome is unknown: only what is read next counts.
@@ -241,16 +307,17 @@ pub fn plan(situation: &Situation<'_>, memory: &mut Memory) -> Plan {
         // A machine that is listed as live long after its removal came back; one that is not listed is gone.
         listed.contains_key(id.as_str()) && (stays || now < later(*at, situation.times.removal))
     });
-    let is_going = |node: &PoolNode| node.class() == NodeClass::Going || memory.removed.contains_key(&node.id);
-
     let mut holders: BTreeMap<&str, &Reservation> = BTreeMap::new();
     for claim in situation.claims {
         if let Some(id) = claim.node_id.as_deref() {
             holders.entry(id).or_insert(claim);
         }
     }
+    memory.note_losses(&holders, &listed, now);
+    memory.lost.retain(|_, at| now < later(*at, situation.times.loss));
     memory.once_bound.extend(holders.keys().map(|id| (*id).to_owned()));
     memory.once_bound.retain(|id| listed.contains_key(id.as_str()));
+    let is_going = |node: &PoolNode| node.class() == NodeClass::Going || memory.removed.contains_key(&node.id);
 
     let (mut bound, mut failed, mut spare, mut going) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for node in listed.values().copied() {
@@ -320,8 +387,16 @@ pub fn plan(situation: &Situation<'_>, memory: &mut Memory) -> Plan {
         answer.fail.push((claim.uid.clone(), reason));
     }
 
+    if spare.iter().any(|node| node.class() == NodeClass::Blocked) {
+        let unbound = waiting.iter().chain(&unserved).map(|claim| claim.uid.clone());
+        let bound = &answer.bind;
+        answer.blocked = unbound.filter(|uid| !bound.iter().any(|(own, _)| own == uid)).collect();
+    }
     answer.unserved = unserved.iter().map(|claim| claim.uid.clone()).collect();
     let removals = removals(situation, memory, &bound, &spare, &failed, &offered[served..]);
+    answer.reclaimed = removals.reclaimed.clone();
+    answer.adoptable = removals.adoptable.clone();
+    let removals = removals.all();
     let numbers = Numbers {
         desired,
         kept: bound.iter().filter(|node| !removals.contains(&node.id)).count(),
@@ -399,7 +474,8 @@ fn write(
         return Some(Write::Trim { desired: need });
     }
     memory.surplus_since = None;
-    if need == numbers.desired {
+    // Machines beyond the size are MKS's own, such as those of an upgrade under way: no reason to grow.
+    if need == numbers.desired || numbers.unserved.is_empty() {
         return None;
     }
     if pool.max_nodes < need {
@@ -411,7 +487,24 @@ fn write(
     Some(Write::Grow { desired: need })
 }
 
-/// Machines that go now: asked for, failed, or nobody's for too long.
+/// Machines that go now, and those that nobody wants but somebody should take over.
+#[derive(Debug, Default)]
+struct Removals {
+    /// Asked for, or failed.
+    due: Vec<String>,
+    /// Nobody's for too long.
+    reclaimed: Vec<String>,
+    adoptable: Vec<String>,
+}
+
+impl Removals {
+    fn all(self) -> Vec<String> {
+        let mut all = self.due;
+        all.extend(self.reclaimed);
+        all
+    }
+}
+
 fn removals(
     situation: &Situation<'_>,
     memory: &mut Memory,
@@ -419,16 +512,11 @@ fn removals(
     spare: &[&PoolNode],
     failed: &[&PoolNode],
     unclaimed: &[&PoolNode],
-) -> Vec<String> {
+) -> Removals {
     let now = situation.now;
-    let mut removals: Vec<String> = bound
-        .iter()
-        .chain(spare)
-        .map(|node| &node.id)
-        .filter(|id| situation.wanted.contains(*id))
-        .cloned()
-        .collect();
-    removals.extend(failed.iter().map(|node| node.id.clone()));
+    let wanted = bound.iter().chain(spare).map(|node| &node.id);
+    let mut due: Vec<String> = wanted.filter(|id| situation.wanted.contains(*id)).cloned().collect();
+    due.extend(failed.iter().map(|node| node.id.clone()));
 
     let is_idle =
         |node: &&&PoolNode| memory.once_bound.contains(&node.id) || unclaimed.iter().any(|other| other.id == node.id);
@@ -437,25 +525,54 @@ fn removals(
     for id in &idle {
         memory.spare_since.entry(id.clone()).or_insert(now);
     }
+    let adoptable = adoptable(situation, memory, unclaimed);
     let a_minute_ago = memory
         .reclaimed_at
         .is_none_or(|at| later(at, Duration::from_secs(60)) <= now);
+    let mut removals = Removals {
+        due,
+        reclaimed: Vec::new(),
+        adoptable,
+    };
     if !situation.calm || !a_minute_ago {
         return removals;
     }
     let most = (situation.nodes.len() / 10).max(1);
-    let overdue: Vec<String> = memory
-        .spare_since
-        .iter()
-        .filter(|(id, since)| later(**since, situation.times.spare) <= now && !removals.contains(id))
-        .map(|(id, _)| id.clone())
+    let overdue = memory.overdue(now, situation.times).into_iter();
+    removals.reclaimed = overdue
+        .filter(|id| !removals.due.contains(id) && !removals.adoptable.contains(id))
         .take(most)
         .collect();
-    if !overdue.is_empty() {
+    if !removals.reclaimed.is_empty() {
         memory.reclaimed_at = Some(now);
-        removals.extend(overdue);
     }
     removals
+}
+
+/// Machines that MKS made in place of lost ones, and machines that pods have moved to.
+fn adoptable(situation: &Situation<'_>, memory: &Memory, unclaimed: &[&PoolNode]) -> Vec<String> {
+    let Strays::Adopted { occupied } = situation.strays else {
+        return Vec::new();
+    };
+    let mut waiting: Vec<(Timestamp, &str)> = unclaimed
+        .iter()
+        .filter(|node| node.instance_id.is_some())
+        .filter_map(|node| Some((*memory.spare_since.get(&node.id)?, node.id.as_str())))
+        .filter(|(since, _)| later(*since, situation.times.adoption) <= situation.now)
+        .collect();
+    waiting.sort_unstable();
+    let mut replacing = memory.lost.len();
+    let mut adoptable = Vec::new();
+    for (since, id) in waiting {
+        let is_overdue = later(since, situation.times.spare) <= situation.now;
+        if replacing > 0 {
+            replacing -= 1;
+            adoptable.push(id.to_owned());
+        } else if is_overdue && occupied.contains(id) {
+            adoptable.push(id.to_owned());
+        }
+    }
+    adoptable
 }
 
 /// A pool that says it is out of quota while no listed machine does: those not listed yet will not come.

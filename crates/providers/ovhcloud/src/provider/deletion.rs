@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use karpenter_api::NodeClaim;
-use karpenter_cloud::{ClaimMark, CloudError, Deletion, clock::later};
+use karpenter_cloud::{ClaimMark, CloudError, Deletion, clock::later, events::Announcement};
 
-use super::{Shared, is_down};
+use super::Shared;
 use crate::{
     client::model::{NodeClass, Pool, PoolNode, instance_id},
     metrics::Status,
@@ -28,7 +28,7 @@ impl Shared {
         let Some((pool, node)) = found else {
             return Ok(Deletion::Gone);
         };
-        let result = self.end(&pool, &node).await;
+        let result = self.end(&ClaimMark::of(claim), &pool, &node).await;
         self.metrics.deletion(Status::of(result.is_ok()));
         result.inspect_err(|error| self.suspect(error))
     }
@@ -56,7 +56,7 @@ impl Shared {
         let found = self.engine.pool(&pool_id).await?;
         let node = found.and_then(|(pool, nodes)| Some((pool, nodes.into_iter().find(|node| node.id == node_id)?)));
         match node {
-            Some((pool, node)) => self.end(&pool, &node).await,
+            Some((pool, node)) => self.end(&mark, &pool, &node).await,
             None => Ok(Deletion::Gone),
         }
     }
@@ -79,7 +79,7 @@ impl Shared {
         Ok(found.map(|machine| (machine.pool.clone(), machine.node.clone())))
     }
 
-    async fn end(&self, pool: &Pool, node: &PoolNode) -> Result<Deletion, CloudError> {
+    async fn end(&self, claim: &ClaimMark, pool: &Pool, node: &PoolNode) -> Result<Deletion, CloudError> {
         let now = self.clock.now();
         if node.class() == NodeClass::Gone {
             self.ended(node);
@@ -88,13 +88,17 @@ impl Shared {
         if node.class() == NodeClass::Going {
             let since = *self.going.lock().entry(node.id.clone()).or_insert(now);
             if later(since, STUCK_AFTER) <= now {
-                tracing::warn!(
-                    node = node.name,
-                    "machine is still being deleted; its Node is released all the same"
+                let message = format!(
+                    "machine {} is being deleted for a quarter of an hour; its Node is released all the same",
+                    node.name
                 );
+                let told = Announcement::warning("NodeDeletionStuck", message);
+                self.events.on_claim(claim, &told).await;
+                self.release(pool, node);
                 return Ok(Deletion::Gone);
             }
-            if later(since, DOWN_AFTER) <= now && is_down(&self.client, &node.name).await? {
+            if later(since, DOWN_AFTER) <= now && self.is_down(&node.name).await? {
+                self.release(pool, node);
                 return Ok(Deletion::Gone);
             }
             return Ok(Deletion::InProgress);
@@ -107,6 +111,42 @@ impl Shared {
             Deletion::InProgress => {
                 self.going.lock().entry(node.id.clone()).or_insert(now);
                 Ok(Deletion::InProgress)
+            }
+        }
+    }
+
+    /// Lets core forget a machine that is not gone yet. It is watched: should it come back, it goes again.
+    fn release(&self, pool: &Pool, node: &PoolNode) {
+        self.released.lock().insert(node.id.clone(), pool.id.clone());
+        self.ended(node);
+    }
+
+    /// Removes released machines that came back, and forgets those that are gone.
+    pub(crate) async fn watch_released(&self) {
+        let released = self.released.lock().clone();
+        for (node_id, pool_id) in released {
+            let found = match self.engine.pool(&pool_id).await {
+                Ok(found) => found,
+                Err(error) => {
+                    tracing::warn!(%error, node = node_id, "a released machine cannot be watched");
+                    continue;
+                }
+            };
+            let node = found.and_then(|(pool, nodes)| Some((pool, nodes.into_iter().find(|node| node.id == node_id)?)));
+            match node {
+                Some((_, node)) if node.class() == NodeClass::Going => {}
+                Some((pool, node)) if node.class() != NodeClass::Gone => {
+                    tracing::warn!(
+                        node = node.name,
+                        "a machine that was being deleted came back; it is removed again"
+                    );
+                    if let Err(error) = self.engine.remove(&pool.name, &node.id).await {
+                        tracing::warn!(%error, node = node.name, "a machine that came back is not removed");
+                    }
+                }
+                Some(_) | None => {
+                    self.released.lock().remove(&node_id);
+                }
             }
         }
     }

@@ -1,7 +1,7 @@
 //! Getting a machine for a claim.
 
 use karpenter_api::NodeClaim;
-use karpenter_cloud::{ClaimMark, CloudError, Instance, instance::ADOPT_ANNOTATION, selection};
+use karpenter_cloud::{ClaimMark, CloudError, Instance, events::Announcement, instance::ADOPT_ANNOTATION, selection};
 
 use super::{Shared, hash_annotations, readiness_of};
 use crate::{
@@ -224,7 +224,14 @@ impl Shared {
                 "machine {wanted}, which the claim should adopt, is gone or has another claim"
             )));
         };
-        self.engine.ledger().publish(mark, &machine.pool, &machine.node).await?;
+        self.engine.ledger().adopt(mark, &machine.pool, &machine.node).await?;
+        self.engine.kick(&machine.pool.name);
+        self.metrics.adopted();
+        let message = format!("took over machine {}, which MKS made by itself", machine.node.name);
+        let told = Announcement::normal("NodeAdopted", message);
+        self.events.on_claim(mark, &told).await;
+        let node_pool = claim.node_pool().unwrap_or_default();
+        self.events.on_node_pool(node_pool, told).await;
         self.launched(machine.pool.clone(), machine.node.clone(), mark, Some(class))
             .await
             .map(Some)

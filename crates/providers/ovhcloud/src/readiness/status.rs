@@ -1,6 +1,10 @@
 //! Checks one class from its credentials to its prices, and fills in its status on the way.
 
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
 use karpenter_api::conditions::StatusConditions;
+use karpenter_cloud::events::Announcement;
 
 use crate::{
     catalogue::PriceList,
@@ -9,6 +13,9 @@ use crate::{
     node_class::{ClusterStatus, CredentialStatus, OvhNodeClass, PoolsStatus, PricingStatus, condition},
     provider::{Shared, subsidiary},
 };
+
+const AN_HOUR: Duration = Duration::from_secs(60 * 60);
+const A_DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// All that is wrong with a class; later checks are left out when earlier ones fail.
 pub(super) async fn check(shared: &Shared, class: &mut OvhNodeClass) -> Vec<Problem> {
@@ -19,7 +26,8 @@ pub(super) async fn check(shared: &Shared, class: &mut OvhNodeClass) -> Vec<Prob
     if connection.cluster.class() == ClusterClass::Transient {
         shared.engine.unquiet();
     }
-    describe(shared, class, &connection);
+    describe(class, &connection);
+    warn(shared, class, &connection).await;
     if let Some(tag) = class.spec.forbidden_tag() {
         return vec![invalid(
             "InvalidTags",
@@ -46,7 +54,7 @@ pub(super) async fn check(shared: &Shared, class: &mut OvhNodeClass) -> Vec<Prob
         }
     };
     let prices = price(shared, class, &connection).await;
-    pools(shared, class);
+    pools(shared, class).await;
     let status = class.status.get_or_insert_default();
     status.discovered_flavors = discovered(&flavors);
     if class.spec.is_monthly()
@@ -76,15 +84,31 @@ fn discovered(flavors: &[Flavor]) -> Vec<String> {
     names
 }
 
-fn describe(shared: &Shared, class: &mut OvhNodeClass, connection: &Connection) {
+/// Days before a key's end on which that is said.
+const EXPIRY_DAYS: [i64; 4] = [1, 3, 7, 14];
+
+/// Tells of what is not wrong yet.
+async fn warn(shared: &Shared, class: &OvhNodeClass, connection: &Connection) {
+    let expiry = connection.probe.credential.as_ref().and_then(|own| own.expiration);
+    let due = expiry.and_then(|expiry| expiring(expiry, shared.clock.now()).map(|days| (expiry, days)));
+    if let Some((expiry, days)) = due {
+        let message = format!("the API key ends within {days} days, at {expiry}; write a new one into the Secret");
+        let told = Announcement::warning("CredentialExpiring", message).quiet_for(A_DAY * 30);
+        shared.events.on_class(class.name(), told).await;
+    }
+}
+
+/// The smallest of the days on which an expiry is told that has come.
+fn expiring(expiry: Timestamp, now: Timestamp) -> Option<i64> {
+    let left = expiry.duration_since(now);
+    let days = EXPIRY_DAYS.into_iter();
+    days.into_iter()
+        .find(|days| left <= SignedDuration::from_hours(days * 24))
+}
+
+fn describe(class: &mut OvhNodeClass, connection: &Connection) {
     let cluster = &connection.cluster;
     let credential = connection.probe.credential.as_ref();
-    if let Some(expiry) = credential.and_then(|own| own.expiration) {
-        let left = expiry.duration_since(shared.clock.now());
-        if left.as_hours() < 14 * 24 {
-            tracing::warn!(OVHNodeClass = class.name(), %expiry, "the API key expires soon; make a new one");
-        }
-    }
     let status = class.status.get_or_insert_default();
     status.cluster = Some(ClusterStatus {
         kube_id: connection.api.kube_id().to_owned(),
@@ -129,7 +153,7 @@ async fn price(shared: &Shared, class: &mut OvhNodeClass, connection: &Connectio
     prices
 }
 
-fn pools(shared: &Shared, class: &mut OvhNodeClass) {
+async fn pools(shared: &Shared, class: &mut OvhNodeClass) {
     let counts = shared.engine.counts();
     let used = counts.owned + counts.legacy + counts.foreign;
     let now = shared.clock.now();
@@ -142,17 +166,54 @@ fn pools(shared: &Shared, class: &mut OvhNodeClass) {
         "{used} of {} node pools are in use ({} of them not Karpenter's); use fewer NodePools or flavors{advice}",
         counts.limit, counts.foreign
     );
-    let _ = if used >= counts.limit {
-        class.set_false(condition::POOL_CAPACITY_AVAILABLE, "PoolLimitReached", &message, now)
+    let reason = if used >= counts.limit {
+        Some("PoolLimitReached")
     } else if f64::from(used) >= f64::from(counts.limit) * 0.9 {
-        class.set_false(condition::POOL_CAPACITY_AVAILABLE, "PoolLimitNear", &message, now)
+        Some("PoolLimitNear")
     } else {
-        class.set_true(condition::POOL_CAPACITY_AVAILABLE, now)
+        None
     };
+    match reason {
+        Some(reason) => {
+            let _ = class.set_false(condition::POOL_CAPACITY_AVAILABLE, reason, &message, now);
+            let told = Announcement::warning(reason, message).quiet_for(AN_HOUR);
+            shared.events.on_class(class.name(), told).await;
+        }
+        None => drop(class.set_true(condition::POOL_CAPACITY_AVAILABLE, now)),
+    }
+    let autoscaled = shared.engine.foreign_autoscaled();
+    if !autoscaled.is_empty() {
+        let message = format!(
+            "OVHcloud's own autoscaler runs for {}: both may answer the same pending pods; switch it off, or keep its pods \
+             away by taints",
+            autoscaled.join(", ")
+        );
+        let told = Announcement::warning("ForeignAutoscaler", message).quiet_for(A_DAY);
+        shared.events.on_class(class.name(), told).await;
+    }
     class.status.get_or_insert_default().pools = Some(PoolsStatus {
         owned: counts.owned,
         foreign: counts.foreign + counts.legacy,
         limit: counts.limit,
         nodes: counts.nodes,
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_expiry_is_told_on_fixed_days() {
+        let now = Timestamp::UNIX_EPOCH;
+        let check = |days: i64, expected: Option<i64>| {
+            let expiry = now + SignedDuration::from_hours(days * 24);
+            assert_eq!(expiring(expiry, now), expected, "{days} days");
+        };
+        check(15, None);
+        check(14, Some(14));
+        check(5, Some(7));
+        check(2, Some(3));
+        check(0, Some(1));
+    }
 }

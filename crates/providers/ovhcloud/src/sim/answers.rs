@@ -84,13 +84,30 @@ pub(super) fn answer(state: &mut SimState, request: &Request, now: Timestamp) ->
         body: serde_json::from_slice(&request.body).unwrap_or_default(),
         status: reply.status,
         signed: request.headers.contains_key("x-ovh-signature"),
+        consumer: request
+            .headers
+            .get("x-ovh-consumer")
+            .and_then(|own| own.to_str().ok())
+            .map(str::to_owned),
     });
     reply
 }
 
 fn take_fault(state: &mut SimState, request: &Request, path: &str) -> Option<Effect> {
     let matches = |own: &super::HttpFault| own.method == request.method && path.contains(&own.path);
-    let index = state.faults.iter().position(matches)?;
+    let mut met = None;
+    for (index, fault) in state.faults.iter_mut().enumerate() {
+        if !matches(fault) {
+            continue;
+        }
+        if fault.skip > 0 {
+            fault.skip -= 1;
+            continue;
+        }
+        met = Some(index);
+        break;
+    }
+    let index = met?;
     let effect = state.faults[index].effect.clone();
     if let Some(times) = &mut state.faults[index].times {
         *times -= 1;
@@ -105,6 +122,9 @@ fn dispatch(state: &mut SimState, request: &Request, path: &str, now: Timestamp)
     match path {
         "/auth/time" => return Reply::json(200, &json!(now.as_second() + state.world.skew)),
         "/auth/oauth2/token" => return token(state, request, now),
+        "/auth/credential" if request.method == Method::POST => return new_key(request),
+        "/_sim/state" => return Reply::json(200, &told(state)),
+        "/_sim/requests" => return Reply::json(200, &told_requests(state)),
         "/order/catalog/public/cloud" => {
             let query = request.uri.query().unwrap_or_default();
             if !["FR", "CA", "US"]
@@ -124,15 +144,19 @@ fn dispatch(state: &mut SimState, request: &Request, path: &str, now: Timestamp)
         return refusal;
     }
     if path == "/auth/currentCredential" {
-        let rules: Vec<Value> = state
+        let mut rules: Vec<Value> = state
             .world
             .rules
             .iter()
             .map(|(method, path)| json!({"method": method, "path": path}))
             .collect();
+        if rules.is_empty() {
+            rules.extend(["GET", "POST", "PUT", "DELETE"].map(|method| json!({"method": method, "path": "/*"})));
+        }
+        let expiration = state.key_expires.map(|at| at.to_string());
         return Reply::json(
             200,
-            &json!({"credentialId": 1, "expiration": null, "rules": rules, "allowedIPs": null}),
+            &json!({"credentialId": 1, "expiration": expiration, "rules": rules, "allowedIPs": null, "status": "validated"}),
         );
     }
     let project = format!("/cloud/project/{SERVICE_NAME}");
@@ -145,7 +169,7 @@ fn dispatch(state: &mut SimState, request: &Request, path: &str, now: Timestamp)
     match (&request.method, parts.as_slice()) {
         (&Method::GET, ["kube"]) => Reply::json(200, &json!([kube])),
         (&Method::GET, ["capabilities", "kube", "regions"]) => Reply::json(200, &json!([region])),
-        (&Method::GET, ["capabilities", "kube", "flavors"]) => Reply::json(200, &shown_flavors(state)),
+        (&Method::GET, ["capabilities", "kube", "flavors"]) => Reply::json(200, &shown_flavors(state, |_| true)),
         (&Method::GET, ["flavor"]) => Reply::json(200, &project_flavors(state)),
         (&Method::GET, ["region", own]) if *own == region => {
             let kind = if state.world.zones.is_empty() {
@@ -160,14 +184,23 @@ fn dispatch(state: &mut SimState, request: &Request, path: &str, now: Timestamp)
         }
         (&Method::GET, ["region", own, "quota"]) if *own == region => Reply::json(
             200,
-            &json!({"region": region, "instance": {"maxCores": state.world.cores.unwrap_or(10_000), "usedCores": 0,
-                "maxInstances": 10_000, "usedInstances": 0, "maxRam": 10_000_000, "usedRAM": 0}}),
+            &json!({"region": region, "instance": {"maxCores": state.world.cores.unwrap_or(10_000),
+                "usedCores": state.cores_used(), "maxInstances": 10_000, "usedInstances": state.nodes.len(), "maxRam": 10_000_000, "usedRAM": 0}}),
         ),
         (_, ["kube", own, ..]) if *own != kube => {
             Reply::json(404, &json!({"class": "Client::NotFound", "message": "no such cluster"}))
         }
         (&Method::GET, ["kube", _]) => Reply::json(200, &cluster(state)),
-        (&Method::GET, ["kube", _, "flavors"]) => Reply::json(200, &shown_flavors(state)),
+        (&Method::GET, ["kube", _, "node"]) => nodes(state, request, None),
+        (&Method::DELETE, ["kube", _, "node", id]) => match state.delete_node(id) {
+            Ok(()) => Reply::text(200, "null"),
+            Err((status, body)) => Reply::json(status, &body),
+        },
+        (&Method::GET, ["kube", _, "flavors"]) => {
+            let lacking = &state.cluster_lacks;
+            let shown = shown_flavors(state, |own| !lacking.contains(&own.name));
+            Reply::json(200, &shown)
+        }
         (_, ["kube", _, "nodepool", rest @ ..]) => pools(state, request, rest, now),
         _ => unknown(state, path),
     }
@@ -200,7 +233,7 @@ fn pools(state: &mut SimState, request: &Request, rest: &[&str], now: Timestamp)
             None => not_found(),
         },
         (&Method::GET, [id, "nodes"]) => match visible(state, id) {
-            Some(pool) => nodes(state, request, &pool.id),
+            Some(pool) => nodes(state, request, Some(&pool.id)),
             None => not_found(),
         },
         (&Method::PUT, [id]) => match serde_json::from_slice::<IncomingUpdate>(&request.body) {
@@ -226,8 +259,10 @@ fn pools(state: &mut SimState, request: &Request, rest: &[&str], now: Timestamp)
     }
 }
 
-fn nodes(state: &SimState, request: &Request, pool: &str) -> Reply {
-    let mut shown: Vec<&super::SimNode> = state.nodes.values().filter(|node| node.pool == pool).collect();
+/// The nodes of a pool, or of all.
+fn nodes(state: &SimState, request: &Request, pool: Option<&str>) -> Reply {
+    let is_asked = |node: &&super::SimNode| pool.is_none_or(|pool| node.pool == pool);
+    let mut shown: Vec<&super::SimNode> = state.nodes.values().filter(is_asked).collect();
     shown.sort_by(|a, b| a.id.cmp(&b.id));
     let cursor = request
         .headers
@@ -278,7 +313,10 @@ fn admit(state: &SimState, request: &Request, path: &str, now: Timestamp) -> Res
     if header("x-ovh-application") != APPLICATION_KEY {
         return Err(refuse(403, "INVALID_KEY", "This application key is invalid"));
     }
-    if header("x-ovh-consumer") != CONSUMER_KEY || state.key_revoked {
+    let has_expired = state.key_expires.is_some_and(|at| at <= now);
+    let consumer = header("x-ovh-consumer");
+    let is_usual = consumer == CONSUMER_KEY && !state.key_revoked && !has_expired;
+    if !is_usual && !state.more_keys.iter().any(|own| own == consumer) {
         return Err(refuse(403, "NOT_CREDENTIAL", "This credential does not exist"));
     }
     let timestamp: i64 = header("x-ovh-timestamp").parse().unwrap_or(0);
@@ -288,7 +326,7 @@ fn admit(state: &SimState, request: &Request, path: &str, now: Timestamp) -> Res
     let url = format!("http://{}{}", header("host"), request.uri);
     let expected = sign::signature(
         APPLICATION_SECRET,
-        CONSUMER_KEY,
+        consumer,
         request.method.as_str(),
         &url,
         &request.body,
@@ -308,6 +346,60 @@ fn admit(state: &SimState, request: &Request, path: &str, now: Timestamp) -> Res
         return Err(refuse(403, "NOT_GRANTED_CALL", "This call has not been granted"));
     }
     Ok(())
+}
+
+/// The flow that makes a key: somebody would open the address and agree; here it is agreed to at once.
+fn new_key(request: &Request) -> Reply {
+    #[derive(serde::Deserialize)]
+    #[serde(rename_all = "camelCase", deny_unknown_fields)]
+    struct Asked {
+        access_rules: Vec<crate::client::model::AccessRule>,
+        #[serde(rename = "redirection")]
+        _redirection: Option<String>,
+        #[serde(default, rename = "allowedIPs")]
+        _allowed_ips: Vec<String>,
+    }
+    let is_signed = request.headers.contains_key("x-ovh-signature");
+    let application = request
+        .headers
+        .get("x-ovh-application")
+        .and_then(|own| own.to_str().ok());
+    if is_signed || application != Some(APPLICATION_KEY) {
+        return Reply::json(
+            403,
+            &json!({"errorCode": "INVALID_KEY", "message": "This application key is invalid"}),
+        );
+    }
+    match serde_json::from_slice::<Asked>(&request.body) {
+        Ok(asked) if !asked.access_rules.is_empty() => Reply::json(
+            200,
+            &json!({"consumerKey": CONSUMER_KEY, "state": "pendingValidation",
+                    "validationUrl": "https://www.ovh.test/auth/sso/api?credentialToken=sim"}),
+        ),
+        Ok(_) => Reply::json(
+            400,
+            &json!({"class": "Client::BadRequest", "message": "no access rules"}),
+        ),
+        Err(error) => Reply::json(
+            400,
+            &json!({"class": "Client::BadRequest", "message": error.to_string()}),
+        ),
+    }
+}
+
+/// What there is, for whoever watches the demo.
+fn told(state: &SimState) -> Value {
+    let pools: Vec<Value> = state.pools.values().map(|pool| state.shown(pool)).collect();
+    let nodes: Vec<Value> = state.nodes.values().map(|node| state.shown_node(node)).collect();
+    json!({"cluster": cluster(state), "pools": pools, "nodes": nodes, "peakPools": state.peak_pools})
+}
+
+fn told_requests(state: &SimState) -> Value {
+    let requests = state.requests.iter().map(|own| {
+        json!({"at": own.at.to_string(), "method": own.method.as_str(), "path": own.path, "body": own.body,
+               "status": own.status})
+    });
+    requests.collect()
 }
 
 fn token(state: &mut SimState, request: &Request, now: Timestamp) -> Reply {
@@ -338,8 +430,8 @@ fn cluster(state: &SimState) -> Value {
     })
 }
 
-fn shown_flavors(state: &SimState) -> Value {
-    let flavors = state.world.flavors.iter().map(|own| {
+fn shown_flavors(state: &SimState, has: impl Fn(&crate::client::model::Flavor) -> bool) -> Value {
+    let flavors = state.world.flavors.iter().filter(|own| has(own)).map(|own| {
         json!({"name": own.name, "category": own.category, "state": own.state, "vCPUs": own.vcpus, "gpus": own.gpus,
                "ram": own.ram})
     });
@@ -428,7 +520,7 @@ impl Reply {
         Self::text(status, &body.to_string())
     }
 
-    pub(super) async fn into_response(self) -> Response {
+    pub(super) fn into_response(self) -> Response {
         let mut response = Response::builder().status(self.status);
         for (name, value) in &self.headers {
             response = response.header(*name, value);

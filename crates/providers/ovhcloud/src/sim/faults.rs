@@ -11,6 +11,24 @@ pub struct HttpFault {
     pub effect: Effect,
     /// How often; `None` until it is cleared.
     pub times: Option<u32>,
+    /// How many matching requests are let through first.
+    pub skip: u32,
+}
+
+/// A wire that is cut after some more requests: the one that meets the cut, and all after it, get no answer.
+#[derive(Clone, Copy, Debug)]
+pub struct Cut {
+    pub after: usize,
+    pub loses: Loses,
+}
+
+/// What is lost at a cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Loses {
+    /// The request never arrives.
+    TheRequest,
+    /// It does what it does, and the answer is lost.
+    TheAnswer,
 }
 
 /// What happens instead of the answer.
@@ -33,7 +51,14 @@ impl HttpFault {
             path: path.to_owned(),
             effect,
             times: None,
+            skip: 0,
         }
+    }
+
+    /// Lets some matching requests through first.
+    #[must_use]
+    pub fn after(self, requests: u32) -> Self {
+        Self { skip: requests, ..self }
     }
 
     #[must_use]

@@ -10,10 +10,15 @@ use jiff::Timestamp;
 use karpenter_cloud::clock::later;
 use serde_json::{Value, json};
 
-use super::{Happening, faults::HttpFault};
+use super::{
+    Happening,
+    faults::{Cut, HttpFault, Loses},
+    mks::Upgrade,
+};
 use crate::{
     catalogue::flavors,
     client::model::{Flavor, NewPool, PoolUpdate, Template},
+    rights,
 };
 
 /// What the simulated cloud is like.
@@ -37,6 +42,32 @@ pub struct World {
     pub kube_id: String,
     /// One-zone clusters that want pools to name their zone all the same.
     pub zone_mandatory: bool,
+    /// What Nodes say their instance type is.
+    pub instance_type_label: InstanceTypeLabel,
+    /// Whether NVIDIA's operator makes GPUs a resource of Nodes.
+    pub gpu_operator: bool,
+    pub reserved_memory: ReservedMemory,
+    /// Answers hold fields and states that no documentation knows.
+    pub odd: bool,
+    /// Whether pools can be told which nodes to remove.
+    pub removes_by_name: bool,
+}
+
+/// What Nodes carry as `node.kubernetes.io/instance-type`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum InstanceTypeLabel {
+    Name,
+    /// The flavor's id: seen on some clusters.
+    Id,
+}
+
+/// Which of OVHcloud's two formulas for the kubelet's memory is true.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReservedMemory {
+    /// 1590 MiB, whatever the flavor.
+    Fixed,
+    /// 1.5 GiB and 5 % of the memory.
+    Proportional,
 }
 
 /// How long things take.
@@ -73,10 +104,12 @@ pub struct PoolState {
     pub status: String,
     pub created_at: Timestamp,
     pub visible_at: Timestamp,
+    /// When OVHcloud's own autoscaler was switched on, or last did something.
+    pub(super) autoscaled_at: Option<Timestamp>,
     /// Size that machines were not made for yet, and when they will be.
-    due: Vec<(Timestamp, u32)>,
+    pub(super) due: Vec<(Timestamp, u32)>,
     /// What reads answered before, by time.
-    history: Vec<(Timestamp, u32)>,
+    pub(super) history: Vec<(Timestamp, u32)>,
 }
 
 /// A machine of the simulated cloud.
@@ -92,10 +125,18 @@ pub struct SimNode {
     pub created_at: Timestamp,
     /// Whether a request that removed it named it.
     pub named: bool,
-    number: u64,
+    pub version: String,
+    pub(super) number: u64,
     vm_at: Option<Timestamp>,
-    boot_at: Option<Timestamp>,
+    pub(super) boot_at: Option<Timestamp>,
     gone_at: Option<Timestamp>,
+}
+
+/// How far a request gets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Wire {
+    Whole,
+    Lost(Loses),
 }
 
 /// A request that came.
@@ -107,6 +148,8 @@ pub struct Recorded {
     pub body: Value,
     pub status: u16,
     pub signed: bool,
+    /// The consumer key that it was made with.
+    pub consumer: Option<String>,
 }
 
 /// Everything.
@@ -118,26 +161,56 @@ pub struct SimState {
     pub cluster_status: String,
     pub faults: Vec<HttpFault>,
     pub requests: Vec<Recorded>,
+    /// Where the wire is cut, if it is.
+    pub cut: Option<Cut>,
+    /// Whether a request met the cut.
+    pub is_cut: bool,
     /// Flavors and zones that are out of stock; an empty zone is all.
     pub sold_out: BTreeSet<(String, String)>,
+    /// How many machines of a flavor are left in a zone.
+    pub stock: BTreeMap<(String, String), u32>,
     /// Says so at once instead of on the machine.
     pub sold_out_at_once: bool,
+    /// Says at once that the quota is used up.
+    pub over_quota_at_once: bool,
     pub everything_sold_out: bool,
     /// New machines never get a virtual machine.
     pub never_instance: bool,
+    /// A webhook of the user keeps MKS from making machines.
+    pub webhook_blocks: bool,
+    /// New machines break before they have a virtual machine.
+    pub broken: bool,
     /// Removed machines never end.
     pub never_gone: bool,
     pub key_revoked: bool,
+    pub key_expires: Option<Timestamp>,
     /// The most pools that ever were.
     pub peak_pools: usize,
     /// Machines that a request removed without naming them, although they were listed.
     pub unnamed_removals: Vec<String>,
+    /// Machines that OVHcloud's own autoscaler took.
+    pub autoscaler_removals: Vec<String>,
+    /// Flavors that the region has and the cluster may not use.
+    pub cluster_lacks: Vec<String>,
+    /// Consumer keys that are good besides the usual one.
+    pub more_keys: Vec<String>,
     /// Paths that do not exist.
     pub unknown_paths: Vec<String>,
     pub(super) tokens: BTreeMap<String, Timestamp>,
     pub(super) queries: u64,
+    pub(super) upgrade: Option<Upgrade>,
     next: u64,
-    now: Timestamp,
+    pub(super) now: Timestamp,
+}
+
+const BLOCKED: &str = "USER_WEBHOOK_PREVENTING_OPERATIONS_ERROR";
+
+fn quota_reached() -> (u16, Value) {
+    let message = "instance quota of the project is reached";
+    (
+        403,
+        json!({"class": "Client::Forbidden::QuotaReached", "message": message}),
+    )
 }
 
 impl Default for World {
@@ -156,6 +229,11 @@ impl Default for World {
             rules: Vec::new(),
             kube_id: super::KUBE_ID.to_owned(),
             zone_mandatory: false,
+            instance_type_label: InstanceTypeLabel::Name,
+            gpu_operator: true,
+            reserved_memory: ReservedMemory::Fixed,
+            odd: false,
+            removes_by_name: true,
         }
     }
 }
@@ -163,20 +241,8 @@ impl Default for World {
 impl World {
     /// The rights that the provider needs, and no more.
     pub fn minimal_rules(kube_id: &str) -> Vec<(String, String)> {
-        let project = format!("/cloud/project/{}", super::SERVICE_NAME);
-        let kube = format!("{project}/kube/{kube_id}");
-        [
-            ("GET", kube.clone()),
-            ("GET", format!("{kube}/nodepool")),
-            ("GET", format!("{kube}/nodepool/*")),
-            ("POST", format!("{kube}/nodepool")),
-            ("PUT", format!("{kube}/nodepool/*")),
-            ("DELETE", format!("{kube}/nodepool/*")),
-            ("GET", format!("{kube}/flavors")),
-            ("GET", format!("{project}/capabilities/kube/*")),
-        ]
-        .map(|(method, path)| (method.to_owned(), path))
-        .into()
+        let rules = rights::minimum(super::SERVICE_NAME, kube_id).into_iter();
+        rules.map(|rule| (rule.method, rule.path)).collect()
     }
 }
 
@@ -204,14 +270,25 @@ impl SimState {
             cluster_status: "READY".to_owned(),
             faults: Vec::new(),
             requests: Vec::new(),
+            cut: None,
+            is_cut: false,
             sold_out: BTreeSet::new(),
+            stock: BTreeMap::new(),
             sold_out_at_once: false,
+            over_quota_at_once: false,
             everything_sold_out: false,
             never_instance: false,
+            webhook_blocks: false,
+            broken: false,
             never_gone: false,
             key_revoked: false,
+            key_expires: None,
             peak_pools: 0,
             unnamed_removals: Vec::new(),
+            autoscaler_removals: Vec::new(),
+            upgrade: None,
+            cluster_lacks: Vec::new(),
+            more_keys: Vec::new(),
             unknown_paths: Vec::new(),
             tokens: BTreeMap::new(),
             queries: 0,
@@ -254,10 +331,14 @@ impl SimState {
                 happenings.push(Happening::Gone(Box::new(node)));
                 continue;
             }
-            if node.vm_at.is_some_and(|at| at <= now) {
+            if node.status == BLOCKED && !self.webhook_blocks {
+                node.status = "INSTALLING".to_owned();
+                node.vm_at = Some(later(now, self.world.delays.vm));
+            }
+            if let Some(at) = node.vm_at.filter(|at| *at <= now) {
                 node.vm_at = None;
                 node.instance = Some(format!("i-{id}"));
-                node.boot_at = Some(later(now, self.world.delays.boot));
+                node.boot_at = Some(later(at, self.world.delays.boot));
             }
             if node.boot_at.is_some_and(|at| at <= now) {
                 node.boot_at = None;
@@ -268,6 +349,8 @@ impl SimState {
                 }
             }
         }
+        self.go_on_upgrading();
+        self.autoscale();
         let empty: Vec<String> = self
             .pools
             .values()
@@ -281,14 +364,13 @@ impl SimState {
         happenings
     }
 
-    fn make_node(&mut self, pool: &str) {
+    /// A new machine of a pool; its id, unless the pool is gone.
+    pub(super) fn make_node(&mut self, pool: &str) -> Option<String> {
         let id = self.id();
         let now = self.now;
-        let Some(pool) = self.pools.get(pool).cloned() else {
-            return;
-        };
+        let pool = self.pools.get(pool).cloned()?;
         let zone = pool.zones.first().cloned().unwrap_or_else(|| "nova".to_owned());
-        let is_sold_out = self.is_sold_out(&pool.flavor, &zone);
+        let is_sold_out = self.is_sold_out(&pool.flavor, &zone) || !self.take_stock(&pool.flavor, &zone);
         let is_over_quota = self
             .world
             .cores
@@ -297,6 +379,10 @@ impl SimState {
             "FLAVOR_OUT_OF_STOCK_ERROR"
         } else if is_over_quota {
             "USER_QUOTA_ERROR"
+        } else if self.webhook_blocks {
+            BLOCKED
+        } else if self.broken {
+            "ERROR"
         } else {
             "INSTALLING"
         };
@@ -312,13 +398,27 @@ impl SimState {
             status: status.to_owned(),
             created_at: now,
             named: false,
+            version: "1.34.1".to_owned(),
             number: self.next,
             vm_at: comes.then(|| later(now, self.world.delays.vm)),
             boot_at: None,
             gone_at: None,
             id: id.clone(),
         };
-        self.nodes.insert(id, node);
+        self.nodes.insert(id.clone(), node);
+        Some(id)
+    }
+
+    /// Takes one of what is left of a flavor. False if nothing is.
+    fn take_stock(&mut self, flavor: &str, zone: &str) -> bool {
+        match self.stock.get_mut(&(flavor.to_owned(), zone.to_owned())) {
+            Some(0) => false,
+            Some(left) => {
+                *left -= 1;
+                true
+            }
+            None => true,
+        }
     }
 
     fn is_sold_out(&self, flavor: &str, zone: &str) -> bool {
@@ -334,13 +434,13 @@ impl SimState {
             .map_or(0, |own| own.vcpus)
     }
 
-    fn cores_used(&self) -> u32 {
+    pub(super) fn cores_used(&self) -> u32 {
         let counted = self.nodes.values().filter(|node| !node.status.ends_with("_ERROR"));
         counted.map(|node| self.cores_of(&node.flavor)).sum()
     }
 
     /// Nodes of a pool that are not on their way out.
-    fn live(&self, pool: &str) -> Vec<SimNode> {
+    pub(super) fn live(&self, pool: &str) -> Vec<SimNode> {
         let mut live: Vec<SimNode> = self
             .nodes
             .values()
@@ -359,6 +459,25 @@ impl SimState {
             node.boot_at = None;
             node.vm_at = None;
             node.gone_at = (!stays).then(|| later(now, delay));
+        }
+    }
+
+    /// MKS takes a machine for reasons of its own; the pool keeps its size.
+    pub(super) fn end_unasked(&mut self, id: &str) {
+        self.end(id, true);
+    }
+
+    /// A machine that was on its way out comes back.
+    pub fn resurrect(&mut self, id: &str) {
+        if let Some(node) = self.nodes.get_mut(id) {
+            node.status = "READY".to_owned();
+            node.gone_at = None;
+        }
+        let pool = self.nodes.get(id).map(|node| node.pool.clone());
+        if let Some(pool) = pool.and_then(|pool| self.pools.get_mut(&pool)) {
+            pool.desired += 1;
+            let (now, desired) = (self.now, pool.desired);
+            pool.history.push((now, desired));
         }
     }
 
@@ -419,6 +538,9 @@ impl SimState {
                 json!({"message": format!("flavor {} is out of stock", request.flavor_name)}),
             ));
         }
+        if self.over_quota_at_once {
+            return Err(quota_reached());
+        }
         let id = self.id();
         let now = self.now;
         let pool = PoolState {
@@ -436,6 +558,7 @@ impl SimState {
             status: "READY".to_owned(),
             created_at: now,
             visible_at: later(now, self.world.delays.visible),
+            autoscaled_at: request.autoscale.then_some(now),
             due: vec![(later(now, self.world.delays.schedule), request.desired_nodes)],
             history: vec![(now, request.desired_nodes)],
         };
@@ -466,6 +589,12 @@ impl SimState {
         let desired = update.desired_nodes.unwrap_or(pool.desired);
         if desired > max || desired < min || (pool.anti_affinity && desired > 5) {
             return bad("desiredNodes must lie between minNodes and maxNodes");
+        }
+        if !update.nodes_to_remove.is_empty() && !self.world.removes_by_name {
+            return bad("unknown property nodesToRemove");
+        }
+        if desired > pool.desired && self.over_quota_at_once {
+            return Err(quota_reached());
         }
         let live = self.live(id);
         let mut victims = Vec::new();
@@ -498,6 +627,7 @@ impl SimState {
         pool.min = min;
         pool.max = max;
         pool.autoscale = update.autoscale.unwrap_or(pool.autoscale);
+        pool.autoscaled_at = pool.autoscale.then(|| pool.autoscaled_at.unwrap_or(now));
         pool.history.push((now, desired));
         let coming: u32 = pool.due.iter().map(|(_, count)| count).sum();
         let kept = live.len() - victims.len();
@@ -545,8 +675,53 @@ impl SimState {
         Ok(())
     }
 
+    /// Deletes a machine and takes its place from its pool, as the API would.
+    pub(super) fn delete_node(&mut self, id: &str) -> Result<(), (u16, Value)> {
+        let Some(pool) = self.nodes.get(id).map(|node| node.pool.clone()) else {
+            return Err((404, json!({"class": "Client::NotFound", "message": "no such node"})));
+        };
+        self.end(id, true);
+        let now = self.now;
+        if let Some(pool) = self.pools.get_mut(&pool) {
+            pool.desired = pool.desired.saturating_sub(1);
+            let desired = pool.desired;
+            pool.history.push((now, desired));
+        }
+        Ok(())
+    }
+
+    /// What a pool says it does.
+    fn status(&self, pool: &PoolState) -> String {
+        if pool.status != "READY" {
+            return pool.status.clone();
+        }
+        let nodes = || self.nodes.values().filter(|node| node.pool == pool.id);
+        let is_growing = !pool.due.is_empty() || nodes().any(|node| node.status == "INSTALLING");
+        let was_ready = nodes().any(|node| node.status == "READY");
+        let status = if is_growing && !was_ready {
+            "INSTALLING"
+        } else if is_growing {
+            "UPSCALING"
+        } else if nodes().any(|node| node.status == "DELETING") {
+            "DOWNSCALING"
+        } else if self.world.odd {
+            "CONTEMPLATING"
+        } else {
+            "READY"
+        };
+        status.to_owned()
+    }
+
     /// A pool as reads show it.
     pub(super) fn shown(&self, pool: &PoolState) -> Value {
+        let mut shown = self.documented(pool);
+        if self.world.odd {
+            shown["mood"] = json!({"level": 3, "because": ["weather"]});
+        }
+        shown
+    }
+
+    fn documented(&self, pool: &PoolState) -> Value {
         let nodes = self.nodes.values().filter(|node| node.pool == pool.id);
         let (current, ready) = nodes.fold((0, 0), |(all, ready), node| {
             (all + 1, ready + u32::from(node.status == "READY"))
@@ -558,7 +733,7 @@ impl SimState {
             "autoscaling": {"scaleDownUtilizationThreshold": 0.5, "scaleDownUnneededTimeSeconds": 600,
                             "scaleDownUnreadyTimeSeconds": 1200},
             "monthlyBilled": pool.monthly, "antiAffinity": pool.anti_affinity, "availabilityZones": zones,
-            "attachFloatingIps": null, "template": pool.template, "status": pool.status,
+            "attachFloatingIps": null, "template": pool.template, "status": self.status(pool),
             "sizeStatus": if current == pool.desired { "CAPACITY_OK" } else { "UNDER_CAPACITY" },
             "currentNodes": current, "availableNodes": ready, "upToDateNodes": current,
             "createdAt": pool.created_at.to_string(), "updatedAt": self.now.to_string(),
@@ -579,9 +754,29 @@ impl SimState {
     pub(super) fn shown_node(&self, node: &SimNode) -> Value {
         json!({
             "id": node.id, "instanceId": node.instance, "nodePoolId": node.pool, "projectId": super::SERVICE_NAME,
-            "name": node.name, "flavor": node.flavor, "version": "1.34.1", "isUpToDate": true, "status": node.status,
+            "name": node.name, "flavor": node.flavor, "version": node.version, "isUpToDate": true, "status": node.status,
             "createdAt": node.created_at.to_string(), "updatedAt": node.created_at.to_string(),
         })
+    }
+
+    /// How far a request gets.
+    pub(super) fn reach(&mut self) -> Wire {
+        let Some(cut) = &mut self.cut else { return Wire::Whole };
+        if self.is_cut {
+            return Wire::Lost(Loses::TheRequest);
+        }
+        if cut.after > 0 {
+            cut.after -= 1;
+            return Wire::Whole;
+        }
+        self.is_cut = true;
+        Wire::Lost(cut.loses)
+    }
+
+    /// Joins the wire again.
+    pub fn mend(&mut self) {
+        self.cut = None;
+        self.is_cut = false;
     }
 
     // === what tests look at ===
@@ -620,6 +815,30 @@ impl SimState {
             availability_zones: self.world.zones.first().cloned().into_iter().collect(),
             attach_floating_ips: None,
             template: Template::default(),
+        };
+        let pool = self.create_pool(&request).expect("a valid pool");
+        pool["id"].as_str().expect("an id").to_owned()
+    }
+
+    /// A pool as the provider written in Go makes it, with machines.
+    pub fn legacy_pool(&mut self, flavor: &str, size: u32) -> String {
+        let zone = self.world.zones.first().cloned();
+        let stem = format!("karpenter-{flavor}");
+        let mut template = Template::default();
+        let labels = [("managed-by", "karpenter"), ("karpenter.sh/registered", "true")];
+        template.metadata.labels = labels.map(|(key, value)| (key.to_owned(), value.to_owned())).into();
+        let request = NewPool {
+            name: zone.as_ref().map_or(stem.clone(), |zone| format!("{stem}-{zone}")),
+            flavor_name: flavor.to_owned(),
+            desired_nodes: size,
+            min_nodes: 0,
+            max_nodes: 100,
+            autoscale: false,
+            monthly_billed: false,
+            anti_affinity: false,
+            availability_zones: zone.into_iter().collect(),
+            attach_floating_ips: None,
+            template,
         };
         let pool = self.create_pool(&request).expect("a valid pool");
         pool["id"].as_str().expect("an id").to_owned()

@@ -17,7 +17,7 @@ use karpenter_sandbox::Sandbox;
 use parking_lot::Mutex;
 use serde_json::json;
 
-use crate::environment::{Cluster, HOUR, MINUTE, parsed_node_pool};
+use crate::environment::{Cluster, HOUR, parsed_node_pool};
 
 /// The suite's claims exist only in its memory, and MKS machines are known by their claims' annotations: this stores each
 /// claim in the cluster before it is launched, as core does, and translates the UIDs that the cluster gives out.
@@ -162,7 +162,7 @@ impl Environment for OvhEnvironment {
     }
 
     async fn pass(&self, duration: Duration) {
-        self.cluster.pass(duration, 1).await;
+        self.cluster.pass(duration).await;
     }
 
     async fn inject(&self, fault: Fault) -> Support {
@@ -232,8 +232,7 @@ impl Environment for OvhEnvironment {
                 self.cluster.forget(&name);
             }
         }
-        self.cluster.pass(MINUTE, 10).await;
-        self.cluster.pass(HOUR, 10).await;
+        self.cluster.pass(HOUR).await;
         Support::Yes
     }
 }

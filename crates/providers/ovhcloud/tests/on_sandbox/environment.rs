@@ -1,72 +1,74 @@
-//! A sandbox, a simulated OVHcloud and the provider between them.
+//! A sandbox, a simulated OVHcloud and the provider between them, on one clock that moves when nothing else does.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use futures::future::{BoxFuture, FutureExt};
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Event;
 use karpenter_api::{NodeClaim, NodePool};
 use karpenter_cloud::{
-    CloudProvider, Instance,
+    CloudProvider, Deletion, Instance,
     clock::{Clock, TimeSource},
-    http::RetryPolicy,
+    http::InFlight,
 };
 use karpenter_ovhcloud::{
     OvhNodeClass, OvhProvider, OvhSettings,
-    client::ClientSettings,
-    pool::engine::Cadence,
     sim::{APPLICATION_KEY, APPLICATION_SECRET, CONSUMER_KEY, KUBE_ID, SERVICE_NAME, SimState, SimulatedOvh, World},
 };
 use karpenter_sandbox::Sandbox;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
+use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-/// The wall clock, which a test can make jump.
-#[derive(Clone, Debug)]
-pub(crate) struct JumpClock(Arc<tokio::sync::watch::Sender<SignedDuration>>);
+/// The sandbox's clock as ours.
+#[derive(Debug)]
+pub(crate) struct SandboxTime(pub(crate) karpenter_sandbox::Clock);
 
-impl JumpClock {
-    fn new() -> Self {
-        Self(Arc::new(tokio::sync::watch::Sender::new(SignedDuration::ZERO)))
-    }
-
-    pub(crate) fn jump(&self, by: Duration) {
-        let by = SignedDuration::try_from(by).expect("a short time");
-        self.0.send_modify(|offset| *offset += by);
-    }
-}
-
-impl TimeSource for JumpClock {
+impl TimeSource for SandboxTime {
     fn now(&self) -> Timestamp {
-        Timestamp::now() + *self.0.borrow()
+        self.0.now()
     }
 
     fn sleep_until(&self, deadline: Timestamp) -> BoxFuture<'static, ()> {
-        let own = self.clone();
-        let mut jumps = self.0.subscribe();
-        async move {
-            loop {
-                let left = Duration::try_from(deadline.duration_since(own.now())).unwrap_or_default();
-                if left.is_zero() {
-                    return;
-                }
-                tokio::select! {
-                    () = tokio::time::sleep(left) => {}
-                    jumped = jumps.changed() => jumped.expect("the clock lives"),
-                }
+        self.0.sleep_until(deadline).boxed()
+    }
+}
+
+/// Moves the clock to its next timer whenever neither the cluster nor a request to the cloud is busy.
+///
+/// Everything runs on one thread, so whoever is awaited gets to run whenever this yields.
+pub(crate) fn move_time(sandbox: Sandbox, in_flight: InFlight) -> JoinHandle<()> {
+    tokio::spawn(async move {
+        loop {
+            while in_flight.count() > 0 {
+                tokio::task::yield_now().await;
+            }
+            sandbox.settle().await;
+            if in_flight.count() > 0 {
+                continue;
+            }
+            if let Some(next) = sandbox.clock().next_timer() {
+                sandbox.clock().advance_to(next);
             }
         }
-        .boxed()
-    }
+    })
 }
 
 /// Everything a test needs.
 pub(crate) struct Cluster {
     pub(crate) sandbox: Sandbox,
     pub(crate) sim: SimulatedOvh,
-    pub(crate) clock: JumpClock,
+    pub(crate) clock: Clock,
     settings: OvhSettings,
     process: Mutex<Process>,
+    time: JoinHandle<()>,
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        self.time.abort();
+    }
 }
 
 /// A running provider.
@@ -84,31 +86,17 @@ impl Drop for Process {
 
 pub(crate) const HOUR: Duration = Duration::from_secs(3600);
 pub(crate) const MINUTE: Duration = Duration::from_secs(60);
+pub(crate) const SECOND: Duration = Duration::from_secs(1);
+/// Longer than anything takes that is waited for.
+const PATIENCE: u32 = 2 * 3600;
 
-/// Everything at once: tests do not wait for a real service.
-fn settings(endpoint: String) -> OvhSettings {
+/// The settings of production, but for the rate of calls: what waits for it only makes tests longer.
+fn settings(endpoint: String, in_flight: &InFlight) -> OvhSettings {
     let mut settings = OvhSettings::of_project(SERVICE_NAME);
     settings.endpoint = endpoint;
     settings.kube_id = Some(KUBE_ID.to_owned());
-    settings.client = ClientSettings {
-        per_second: 100_000.0,
-        retry: RetryPolicy {
-            attempts: 2,
-            first_delay: Duration::from_millis(1),
-            ..ClientSettings::default().retry
-        },
-    };
-    let millis = Duration::from_millis;
-    settings.engine.cadence = Cadence {
-        batch_idle: millis(3),
-        batch_longest: millis(30),
-        poll_soon: millis(15),
-        poll_later: millis(1000),
-        create_wait: Duration::from_secs(60),
-        post_doubt: millis(40),
-        fresh: Duration::ZERO,
-        tidy: millis(500),
-    };
+    settings.client.in_flight = in_flight.clone();
+    settings.client.per_second = 500.0;
     settings
 }
 
@@ -129,10 +117,7 @@ impl Cluster {
     }
 
     pub(crate) async fn unready(world: World, tune: impl FnOnce(&mut OvhSettings), spec: Value) -> Self {
-        let sandbox = Sandbox::builder()
-            .clock(karpenter_sandbox::Clock::real())
-            .api_server_only()
-            .start();
+        let sandbox = Sandbox::builder().api_server_only().start();
         let crds = karpenter_api::crd::all()
             .into_iter()
             .chain(karpenter_ovhcloud::node_class::crds());
@@ -150,14 +135,14 @@ impl Cluster {
         });
         sandbox.apply(&class.to_string()).expect("the class is accepted");
         sandbox.apply(&node_pool().to_string()).expect("the pool is accepted");
-        let clock = JumpClock::new();
-        let sim = SimulatedOvh::start(Clock::from_source(clock.clone()), world)
-            .await
-            .expect("a socket");
-        let mut settings = settings(sim.endpoint());
+        let clock = Clock::from_source(SandboxTime(sandbox.clock().clone()));
+        let in_flight = InFlight::default();
+        let sim = SimulatedOvh::start(clock.clone(), world).await.expect("a socket");
+        let mut settings = settings(sim.endpoint(), &in_flight);
         tune(&mut settings);
         let process = Mutex::new(Process::start(&sandbox, &clock, &settings));
         Self {
+            time: move_time(sandbox.clone(), in_flight),
             sandbox,
             sim,
             clock,
@@ -210,23 +195,55 @@ impl Cluster {
         assert!(ready, "not ready: {:#?}", self.class().status);
     }
 
-    /// Waits until something is so; false if it does not become so.
+    /// Waits until something is so; false if it does not become so within hours.
     pub(crate) async fn until(&self, holds: impl Fn() -> bool) -> bool {
-        for _ in 0..3000 {
+        for _ in 0..PATIENCE {
             if holds() {
                 return true;
             }
-            tokio::time::sleep(Duration::from_millis(5)).await;
+            self.clock.sleep(SECOND).await;
         }
         false
     }
 
-    /// Lets time pass, a step at a time, so that everybody notices.
-    pub(crate) async fn pass(&self, duration: Duration, steps: u32) {
-        for _ in 0..steps {
-            self.clock.jump(duration / steps);
-            tokio::time::sleep(Duration::from_millis(25)).await;
+    /// Lets time pass.
+    pub(crate) async fn pass(&self, duration: Duration) {
+        self.clock.sleep(duration).await;
+    }
+
+    /// Ends a claim's machine as core does, and then the claim.
+    pub(crate) async fn terminate(&self, claim: &NodeClaim) {
+        let provider = self.provider();
+        for _ in 0..PATIENCE {
+            if Deletion::settle(provider.delete(claim).await).expect("no faults") == Deletion::Gone {
+                self.forget(claim.metadata.name.as_deref().expect("a name"));
+                return;
+            }
+            self.pass(SECOND * 5).await;
         }
+        panic!("not gone");
+    }
+
+    /// Reasons and messages of the events about an object.
+    pub(crate) fn events(&self, name: &str) -> Vec<String> {
+        let events = self.sandbox.objects().list::<Event>("").into_iter();
+        let about = events.filter(|event| event.involved_object.name.as_deref() == Some(name));
+        about
+            .map(|event| {
+                format!(
+                    "{}: {}",
+                    event.reason.unwrap_or_default(),
+                    event.message.unwrap_or_default()
+                )
+            })
+            .collect()
+    }
+
+    /// Whether an object has an event for a reason.
+    pub(crate) fn was_told(&self, name: &str, reason: &str) -> bool {
+        self.events(name)
+            .iter()
+            .any(|event| event.starts_with(&format!("{reason}: ")))
     }
 
     pub(crate) fn sim<T>(&self, act: impl FnOnce(&mut SimState) -> T) -> T {
@@ -238,12 +255,21 @@ impl Cluster {
         self.claim_with(name, json!({"requirements": requirements}))
     }
 
+    /// A claim of another NodePool.
+    pub(crate) fn claim_of(&self, node_pool: &str, name: &str, requirements: Value) -> NodeClaim {
+        self.stored_claim(node_pool, name, json!({"requirements": requirements}))
+    }
+
     pub(crate) fn claim_with(&self, name: &str, spec: Value) -> NodeClaim {
+        self.stored_claim("default", name, spec)
+    }
+
+    fn stored_claim(&self, node_pool: &str, name: &str, spec: Value) -> NodeClaim {
         let mut claim = json!({
             "apiVersion": "karpenter.sh/v1", "kind": "NodeClaim",
             "metadata": {
                 "name": name,
-                "labels": {"karpenter.sh/nodepool": "default", "karpenter.ovhcloud.sh/ovhnodeclass": "default"},
+                "labels": {"karpenter.sh/nodepool": node_pool, "karpenter.ovhcloud.sh/ovhnodeclass": "default"},
             },
             "spec": {
                 "requirements": [],
@@ -277,10 +303,10 @@ impl Cluster {
 }
 
 impl Process {
-    fn start(sandbox: &Sandbox, clock: &JumpClock, settings: &OvhSettings) -> Self {
+    fn start(sandbox: &Sandbox, clock: &Clock, settings: &OvhSettings) -> Self {
         let provider = OvhProvider::new(
             sandbox.client(),
-            Clock::from_source(clock.clone()),
+            clock.clone(),
             settings.clone(),
             OvhProvider::environment(|_| None),
         );

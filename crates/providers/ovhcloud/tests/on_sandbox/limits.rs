@@ -1,22 +1,13 @@
 //! Pools are few, and filled no further than they may be.
 
-use std::time::Duration;
-
 use http::Method;
 use karpenter_api::NodeClaim;
 use karpenter_cloud::{CloudProvider, LaunchEffect};
 use karpenter_ovhcloud::{catalogue::flavors, sim::World};
 use serde_json::json;
 
-use crate::environment::{Cluster, only};
-
-const ZONE: &str = "eu-west-par-a";
-
-fn sizes(cluster: &Cluster) -> Vec<u32> {
-    let mut sizes: Vec<u32> = cluster.sim(|sim| sim.pools.values().map(|pool| pool.desired).collect());
-    sizes.sort_unstable();
-    sizes
-}
+use crate::environment::{Cluster, MINUTE, only};
+use crate::launching::{ZONE, sizes};
 
 async fn launch_all(cluster: &Cluster, claims: &[NodeClaim]) -> Vec<String> {
     let provider = cluster.provider();
@@ -30,13 +21,9 @@ async fn launch_all(cluster: &Cluster, claims: &[NodeClaim]) -> Vec<String> {
     ids
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn five_hundred_claims_over_thirty_flavors_and_three_zones_fit_in_a_hundred_pools() {
-    let patient = |settings: &mut karpenter_ovhcloud::OvhSettings| {
-        settings.engine.cadence.poll_soon = Duration::from_secs(1);
-        settings.engine.cadence.poll_later = Duration::from_secs(60);
-    };
-    let cluster = Cluster::with(World::default(), patient, json!({})).await;
+    let cluster = Cluster::start().await;
     let flavors: Vec<String> = flavors::all().into_iter().map(|own| own.name).take(30).collect();
     let zones = ["eu-west-par-a", "eu-west-par-b", "eu-west-par-c"];
     let claims: Vec<NodeClaim> = (0..500)
@@ -61,12 +48,12 @@ async fn five_hundred_claims_over_thirty_flavors_and_three_zones_fit_in_a_hundre
 
 #[tokio::test]
 async fn a_full_pool_is_continued_in_the_next() {
-    let cluster = Cluster::with(World::default(), |settings| settings.engine.max_nodes = 10, json!({})).await;
-    let claims: Vec<NodeClaim> = (0..21)
+    let cluster = Cluster::start().await;
+    let claims: Vec<NodeClaim> = (0..101)
         .map(|number| cluster.claim(&format!("c{number}"), only("b3-8", ZONE)))
         .collect();
-    assert_eq!(launch_all(&cluster, &claims).await.len(), 21);
-    assert_eq!(sizes(&cluster), [1, 10, 10]);
+    assert_eq!(launch_all(&cluster, &claims).await.len(), 101);
+    assert_eq!(sizes(&cluster), [1, 100]);
 }
 
 #[tokio::test]
@@ -128,37 +115,53 @@ async fn a_limit_that_the_api_tells_of_is_respected() {
 }
 
 #[tokio::test]
-async fn the_cheapest_fitting_flavor_is_taken_and_gpus_are_left_to_those_who_ask() {
+async fn two_hundred_and_fifty_nodes_over_three_zones_take_three_pools() {
     let cluster = Cluster::start().await;
-    let any =
-        json!([{"key": "node.kubernetes.io/instance-type", "operator": "In", "values": ["b3-32", "b3-8", "b3-16"]}]);
-    let claim = cluster.launch(&cluster.claim("a", any)).await;
-    assert_eq!(
-        claim.metadata.labels.expect("labels")["node.kubernetes.io/instance-type"],
-        "b3-8"
-    );
-    let mixed = json!([{"key": "node.kubernetes.io/instance-type", "operator": "In", "values": ["t1-45", "r3-1024"]}]);
-    let claim = cluster.launch(&cluster.claim("b", mixed.clone())).await;
-    assert_eq!(
-        claim.metadata.labels.expect("labels")["node.kubernetes.io/instance-type"],
-        "r3-1024"
-    );
-    let spec = json!({"requirements": mixed, "resources": {"requests": {"nvidia.com/gpu": "1"}}});
-    let claim = cluster.launch(&cluster.claim_with("c", spec)).await;
-    assert_eq!(
-        claim.metadata.labels.expect("labels")["node.kubernetes.io/instance-type"],
-        "t1-45"
-    );
+    let zones = ["eu-west-par-a", "eu-west-par-b", "eu-west-par-c"];
+    let claims: Vec<NodeClaim> = (0..250)
+        .map(|number| cluster.claim(&format!("c{number}"), only("b3-8", zones[number % 3])))
+        .collect();
+    assert_eq!(launch_all(&cluster, &claims).await.len(), 250);
+    assert_eq!(sizes(&cluster), [83, 83, 84]);
 }
 
 #[tokio::test]
-async fn spot_is_refused_with_the_reason() {
-    let cluster = Cluster::start().await;
-    let spot = json!([{"key": "karpenter.sh/capacity-type", "operator": "In", "values": ["spot"]}]);
-    let error = cluster
-        .provider()
-        .create(&cluster.claim("a", spot))
-        .await
-        .expect_err("no spot");
-    assert!(error.to_string().contains("no spot"), "{error}");
+async fn four_node_pools_of_the_same_spread_stop_at_the_limit() {
+    let cluster = Cluster::with(World::default(), |settings| settings.engine.max_pools = 20, json!({})).await;
+    let flavors: Vec<String> = flavors::all().into_iter().map(|own| own.name).take(6).collect();
+    let mut made = 0;
+    let mut refused = 0;
+    for node_pool in ["default", "second", "third", "fourth"] {
+        let mut pool = crate::environment::node_pool();
+        pool["metadata"]["name"] = json!(node_pool);
+        cluster.sandbox.apply(&pool.to_string()).expect("accepted");
+        let claims: Vec<NodeClaim> = flavors
+            .iter()
+            .map(|flavor| cluster.claim_of(node_pool, &format!("{node_pool}-{flavor}"), only(flavor, ZONE)))
+            .collect();
+        let provider = cluster.provider();
+        for outcome in futures::future::join_all(claims.iter().map(|claim| provider.create(claim))).await {
+            match outcome {
+                Ok(_) => made += 1,
+                Err(error) => {
+                    assert_eq!(error.launch_effect(), LaunchEffect::DeleteForCapacity, "{error}");
+                    refused += 1;
+                }
+            }
+        }
+    }
+    assert_eq!((made, refused), (20, 4));
+    // Those that may go elsewhere find room in pools that are there.
+    let any = cluster.claim_of("fourth", "flexible", json!([]));
+    cluster.launch(&any).await;
+    cluster.sim(|sim| {
+        assert_eq!((sim.pools.len(), sim.peak_pools), (20, 20));
+        assert_eq!(
+            sim.requests_of(&Method::POST, "/nodepool").len(),
+            20,
+            "nothing is asked beyond the limit"
+        );
+    });
+    cluster.pass(MINUTE * 6).await;
+    assert_eq!(cluster.condition("PoolCapacityAvailable").1, "PoolLimitReached");
 }

@@ -1,8 +1,16 @@
-//! The OVHcloud provider on the sandbox's API server and the simulated OVHcloud API.
+//! The provider on the embedded control plane and a simulated OVHcloud API, in virtual time.
 
 mod classes;
 mod conformance;
+mod crashes;
+mod deleting;
+mod drifting;
+mod endpoints;
 mod environment;
+mod failing;
+mod interleavings;
+mod launching;
 mod limits;
-mod pools;
+mod mks;
+mod offers;
 mod wire;

@@ -16,6 +16,8 @@ struct Case {
     calm: bool,
     cap: u32,
     growth: Growth,
+    occupied: BTreeSet<String>,
+    abandoned: bool,
 }
 
 impl Case {
@@ -30,6 +32,8 @@ impl Case {
             calm: true,
             cap: 100,
             growth: Growth::Allowed,
+            occupied: BTreeSet::new(),
+            abandoned: false,
         }
     }
 
@@ -68,6 +72,12 @@ impl Case {
             now: at(seconds),
             calm: self.calm,
             growth: self.growth,
+            strays: match self.abandoned {
+                true => Strays::Reclaimed,
+                false => Strays::Adopted {
+                    occupied: &self.occupied,
+                },
+            },
             times: &times,
         };
         plan(&situation, &mut self.memory)
@@ -313,4 +323,83 @@ fn a_claim_that_is_being_deleted_waits_for_nothing() {
     let mut case = Case::new(1).node("a", "READY").claim("1", None);
     case.claims[0].deleting = true;
     assert!(case.plan(0).bind.is_empty());
+}
+
+#[test]
+fn a_machine_that_replaces_a_lost_one_is_offered_after_a_minute_and_never_reclaimed_meanwhile() {
+    let mut case = Case::new(2)
+        .node("a", "READY")
+        .node("b", "READY")
+        .claim("1", Some("a"))
+        .claim("2", Some("b"));
+    case.plan(0);
+    // MKS replaced "b" by "c".
+    case.nodes.remove(1);
+    let mut case = case.node("c", "READY");
+    assert!(case.plan(10).adoptable.is_empty(), "not before a minute");
+    assert_eq!(case.plan(70).adoptable, ["c"]);
+    assert_eq!(case.plan(900).write, None, "what is offered stays");
+    // Core made a claim for it.
+    let mut case = case.claim("3", Some("c"));
+    case.claims.remove(1);
+    let plan = case.plan(930);
+    assert!(plan.adoptable.is_empty() && plan.write.is_none());
+    // A second machine that nobody lost is not taken over.
+    let mut case = case.node("d", "READY");
+    case.pool.desired_nodes = 3;
+    case.plan(940);
+    assert!(case.plan(1100).adoptable.is_empty());
+    assert_eq!(case.plan(1600).reclaimed, ["d"]);
+}
+
+#[test]
+fn machines_beyond_the_size_do_not_make_it_grow() {
+    let mut case = Case::new(1)
+        .node("a", "READY")
+        .node("surge", "READY")
+        .claim("1", Some("a"));
+    case.calm = false;
+    assert_eq!(case.plan(0).write, None);
+    let mut case = case.claim("2", None).claim("3", None);
+    assert_eq!(
+        case.plan(1).write,
+        Some(Write::Grow { desired: 3 }),
+        "who waits is served"
+    );
+}
+
+#[test]
+fn a_machine_that_we_removed_is_not_a_loss() {
+    let mut case = Case::new(2).node("a", "READY").claim("1", Some("a")).remove("a");
+    let write = case.plan(0).write.expect("a removal");
+    case.memory.accepted(&write, at(0));
+    case.nodes.clear();
+    let mut case = case.node("b", "READY");
+    case.plan(10);
+    assert!(case.plan(100).adoptable.is_empty());
+}
+
+#[test]
+fn a_machine_that_pods_have_moved_to_is_taken_over_instead_of_removed() {
+    let mut case = Case::new(2).node("a", "READY").node("b", "READY");
+    case.plan(0);
+    assert_eq!(case.memory.overdue(at(600), &Times::default()), ["a", "b"]);
+    case.occupied.insert("b".into());
+    let plan = case.plan(600);
+    assert_eq!(
+        (plan.adoptable, plan.reclaimed),
+        (vec!["b".to_owned()], vec!["a".to_owned()])
+    );
+    case.abandoned = true;
+    assert!(case.plan(700).adoptable.is_empty(), "its NodePool is gone");
+}
+
+#[test]
+fn claims_that_wait_for_a_blocked_machine_are_named() {
+    let mut case = Case::new(1)
+        .node("a", "USER_WEBHOOK_PREVENTING_OPERATIONS_ERROR")
+        .claim("1", None);
+    case.nodes[0].instance_id = None;
+    let plan = case.plan(0);
+    assert_eq!((plan.blocked, plan.write), (vec!["1".to_owned()], None));
 }
