@@ -103,56 +103,6 @@ async fn a_machine_that_mks_reinstalls_in_place_keeps_its_claim() {
 }
 
 #[tokio::test]
-async fn a_rolling_upgrade_is_followed_and_nothing_is_reclaimed_meanwhile() {
-    let cluster = Cluster::of(realistic("standard")).await;
-    let mut claims: Vec<NodeClaim> = Vec::new();
-    for number in 0..10 {
-        claims.push(cluster.claim(&format!("c{number}"), only("b3-8", ZONE)));
-    }
-    let provider = cluster.provider();
-    let made = futures::future::join_all(claims.iter().map(|claim| provider.create(claim))).await;
-    let mut claims: Vec<NodeClaim> = claims
-        .iter()
-        .zip(made)
-        .map(|(claim, made)| crate::environment::launched(claim, &made.expect("launched")))
-        .collect();
-    cluster.pass(MINUTE * 3).await;
-    cluster.sim(|sim| {
-        sim.requests.clear();
-        sim.upgrade("1.35.0");
-    });
-    let mut most = 0;
-    let mut rounds = 0;
-    while cluster.sim(|sim| sim.is_upgrading()) || rounds < 5 {
-        cluster.pass(SECOND * 30).await;
-        most = most.max(cluster.sim(|sim| sim.nodes.values().filter(|node| node.status != "DELETING").count()));
-        claims.extend(adopt_all(&cluster).await);
-        // Claims whose machine is gone end.
-        let mut kept = Vec::new();
-        for claim in claims {
-            let id = claim.provider_id().expect("launched").to_owned();
-            match provider.get(&id).await {
-                Ok(_) => kept.push(claim),
-                Err(_) => cluster.forget(claim.metadata.name.as_deref().expect("a name")),
-            }
-        }
-        claims = kept;
-        rounds += 1;
-        assert!(rounds < 200, "the upgrade does not end");
-    }
-    assert!(most <= 11, "never more than one surge node: {most}");
-    let written = cluster.sim(|sim| {
-        let written = sim.requests.iter().filter(|own| own.method != Method::GET);
-        written.map(|own| own.body.to_string()).collect::<Vec<_>>()
-    });
-    assert!(written.is_empty(), "nothing of ours gets in the way: {written:?}");
-    cluster.pass(HOUR).await;
-    claims.extend(adopt_all(&cluster).await);
-    assert_eq!((claims.len(), sizes(&cluster)), (10, vec![10]));
-    assert!(cluster.sim(|sim| sim.nodes.values().all(|node| node.version == "1.35.0")));
-}
-
-#[tokio::test]
 async fn an_upgrade_in_place_changes_nothing_for_us() {
     let mut world = realistic("free");
     world.region = "GRA11".into();
