@@ -47,7 +47,7 @@ async fn no_secret_is_in_any_output_at_trace_level() {
     let claim = cluster.launch(&cluster.claim("a", json!([]))).await;
     cluster.sim(|sim| {
         sim.faults
-            .push(HttpFault::server_error(Method::PUT, "/nodepool").once())
+            .push(HttpFault::server_error(Method::PUT, "/nodepool").once());
     });
     cluster.provider().delete(&claim).await.expect_err("a fault");
     cluster.sim(|sim| sim.key_revoked = true);

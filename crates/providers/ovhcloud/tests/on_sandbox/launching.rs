@@ -169,7 +169,7 @@ async fn a_making_that_never_arrived_is_repeated_once_it_is_certain() {
     let cluster = Cluster::start().await;
     cluster.sim(|sim| {
         sim.faults
-            .push(HttpFault::server_error(Method::POST, "/nodepool").once())
+            .push(HttpFault::server_error(Method::POST, "/nodepool").once());
     });
     let claim = cluster.claim("a", only("b3-8", ZONE));
     let asked_at = cluster.clock.now();
