@@ -130,7 +130,7 @@ async fn a_read_that_fails_is_an_error_and_never_gone() {
     cluster.pass(MINUTE).await;
     cluster.sim(|sim| {
         sim.faults
-            .push(HttpFault::server_error(Method::GET, &format!("/nodepool/{pool}")))
+            .push(HttpFault::server_error(Method::GET, &format!("/nodepool/{pool}")));
     });
     let provider = cluster.provider();
     let id = other.provider_id().expect("launched");
