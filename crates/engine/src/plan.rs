@@ -1,6 +1,6 @@
 //! The answer: nodes to launch, pods placed on nodes that exist, and why the rest found no place.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use karpenter_api::labels::{self, LabelRules};
@@ -25,6 +25,28 @@ pub struct Plan {
     pub relaxations: Vec<Relaxed>,
     /// NodePools whose requirements leave no instance type, with the sentence for the event on the NodePool.
     pub empty_pools: Vec<EmptyPool>,
+    /// How many pending pods can go to which zone, whether they found a place or not. Empty for a "what if" question.
+    pub pending_by_zone: BTreeMap<EffectiveZone, usize>,
+}
+
+/// Where a pod's node selector, required affinity, volumes and topology rules let it go.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum EffectiveZone {
+    Only(Arc<str>),
+    /// To several zones, or to any.
+    Flexible,
+    Nowhere,
+}
+
+impl EffectiveZone {
+    /// As metrics name it.
+    pub fn label(&self) -> &str {
+        match self {
+            EffectiveZone::Only(zone) => zone,
+            EffectiveZone::Flexible => "flexible",
+            EffectiveZone::Nowhere => "none",
+        }
+    }
 }
 
 impl Plan {

@@ -16,7 +16,13 @@ pub fn solve(snapshot: &Snapshot) -> Plan {
 /// the pods that were not reached are listed as such.
 pub fn solve_within(snapshot: &Snapshot, budget: &mut dyn FnMut() -> ControlFlow<()>) -> Plan {
     let mut world = World::new(snapshot);
-    run(&mut world, &[], &Settings::default(), budget)
+    let pods = snapshot.pods.clone();
+    let mut run = Run::new(&mut world, &pods, &[], &Settings::default());
+    let pending_by_zone = run.effective_zones();
+    Plan {
+        pending_by_zone,
+        ..finished(run, budget)
+    }
 }
 
 /// Answers questions of the form "these nodes are gone, their pods must move" about one snapshot.
@@ -85,18 +91,12 @@ impl Simulator {
             reserved_mode: question.reserved_mode,
             credits: question.reservation_credits.clone(),
         };
-        run(&mut self.world, &question.pods, &settings, budget)
+        let pods = self.world.snapshot.pods.clone();
+        finished(Run::new(&mut self.world, &pods, &question.pods, &settings), budget)
     }
 }
 
-fn run(
-    world: &mut World,
-    moved: &[Arc<Pod>],
-    settings: &Settings,
-    budget: &mut dyn FnMut() -> ControlFlow<()>,
-) -> Plan {
-    let pods = world.snapshot.pods.clone();
-    let mut run = Run::new(world, &pods, moved, settings);
+fn finished(mut run: Run<'_>, budget: &mut dyn FnMut() -> ControlFlow<()>) -> Plan {
     run.solve(budget);
     if run.world.snapshot.options.packing == Packing::Cost {
         run.make_cheaper();

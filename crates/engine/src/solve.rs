@@ -11,6 +11,7 @@ mod default_spread;
 mod demand;
 mod diagnose;
 mod domains;
+mod effective_zones;
 mod finish;
 mod groups;
 mod kinds;

@@ -1,5 +1,6 @@
 //! One pass: which pods need a place, where the engine puts them, and the NodeClaims, nominations and events of that.
 
+use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -62,6 +63,7 @@ impl Pass {
         self.forget_lost_claims().await?;
         let Some(input) = self.input().await else {
             self.metrics.ended("", 0);
+            self.metrics.pending_by_zone(&BTreeMap::new());
             self.note_buffers(None).await;
             return Ok(Outcome::Complete);
         };
@@ -163,6 +165,7 @@ impl Pass {
         self.metrics.took(started.elapsed());
         let real = plan.unschedulable.iter().filter(|failed| failed.pod.buffer.is_none());
         self.metrics.ended(&id, real.count());
+        self.metrics.pending_by_zone(&plan.pending_by_zone);
         plan
     }
 

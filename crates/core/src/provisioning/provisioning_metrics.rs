@@ -1,6 +1,9 @@
 //! Metrics of planning passes (scheduling.md §8.5).
 
+use std::collections::BTreeMap;
 use std::time::Duration;
+
+use karpenter_engine::plan::EffectiveZone;
 
 use crate::metrics::{DURATION_BUCKETS, Gauge, Histogram, Registry};
 
@@ -14,6 +17,7 @@ pub(super) struct SchedulerMetrics {
     unfinished: Gauge<2>,
     ignored: Gauge<0>,
     unschedulable: Gauge<1>,
+    pending_by_zone: Gauge<2>,
 }
 
 impl SchedulerMetrics {
@@ -46,6 +50,11 @@ impl SchedulerMetrics {
                 "Pods that found no place in the last pass.",
                 ["controller"],
             ),
+            pending_by_zone: registry.gauge(
+                "karpenter_scheduler_pending_pods_by_effective_zone_count",
+                "Pending pods of the last pass by the zone that they are bound to: its name, `flexible` or `none`.",
+                ["controller", "zone"],
+            ),
         }
     }
 
@@ -66,6 +75,13 @@ impl SchedulerMetrics {
     pub(super) fn ended(&self, id: &str, unschedulable: usize) {
         self.unfinished.remove([CONTROLLER, id]);
         self.unschedulable.set([CONTROLLER], unschedulable as f64);
+    }
+
+    pub(super) fn pending_by_zone(&self, pods: &BTreeMap<EffectiveZone, usize>) {
+        self.pending_by_zone.clear();
+        for (zone, count) in pods {
+            self.pending_by_zone.set([CONTROLLER, zone.label()], *count as f64);
+        }
     }
 
     pub(super) fn ignored(&self, pods: usize) {

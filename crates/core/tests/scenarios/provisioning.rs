@@ -170,14 +170,11 @@ async fn a_pod_that_cannot_be_placed_is_told_why() {
         event.starts_with("FailedScheduling: Failed to schedule pod, NodePool default: none of 6 instance types"),
         "{event}"
     );
-    assert!(
-        world
-            .ctx
-            .metrics
-            .registry
-            .encode()
-            .contains(r#"karpenter_scheduler_unschedulable_pods_count{controller="provisioner"} 1"#)
-    );
+    let metrics = world.ctx.metrics.registry.encode();
+    assert!(metrics.contains(r#"karpenter_scheduler_unschedulable_pods_count{controller="provisioner"} 1"#));
+    let by_zone =
+        r#"karpenter_scheduler_pending_pods_by_effective_zone_count{controller="provisioner",zone="flexible"} 1"#;
+    assert!(metrics.contains(by_zone));
 }
 
 #[tokio::test]

@@ -123,6 +123,11 @@ impl Domains {
         self.collect(|domain| domain.count == 0 && both(domain.value))
     }
 
+    /// Known domains with at most this many matching pods that the pod allows.
+    pub(crate) fn within(&self, most: i64, pod: &impl Fn(ValueId) -> bool) -> ValueSet {
+        self.collect(|domain| i64::from(domain.count) <= most && pod(domain.value))
+    }
+
     /// Where the first of a group of pods that want each other's company starts: the smallest name both sides allow.
     pub(crate) fn bootstrap(&self, pod: &impl Fn(ValueId) -> bool, node: &impl Fn(ValueId) -> bool) -> Option<ValueId> {
         let taken = self.sorted.iter().any(|domain| domain.count > 0 && pod(domain.value));

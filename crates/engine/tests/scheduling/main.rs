@@ -16,3 +16,4 @@ mod support;
 mod taints;
 mod topology;
 mod volumes;
+mod zones;
