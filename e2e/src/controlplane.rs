@@ -14,7 +14,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use k8s_openapi::api::core::v1::ServiceAccount;
-use kube::{Api, Client, Config, config::KubeConfigOptions, config::Kubeconfig};
+use karpenter_sandbox::behaviour::Access;
+use kube::config::{AuthInfo, KubeConfigOptions, Kubeconfig};
+use kube::{Api, Client, Config};
 
 pub(crate) use build::Binary;
 use certificates::Certificates;
@@ -101,11 +103,16 @@ impl ControlPlane {
         admin_client(&self.dir).await
     }
 
-    /// As [`Self::admin`], but a refusal reaches the caller instead of being tried again.
-    pub(crate) async fn plain_admin(&self) -> Result<Client> {
+    /// What the behaviour suite needs: clients to which a refusal comes back instead of being tried again.
+    pub(crate) async fn access(&self) -> Result<Access> {
         let mut config = admin_config(&self.dir).await?;
         config.default_retry = false;
-        Ok(Client::try_from(config)?)
+        let mut strangers = config.clone();
+        strangers.auth_info = AuthInfo::default();
+        Ok(Access {
+            client: Client::try_from(config)?,
+            stranger: Client::try_from(strangers)?,
+        })
     }
 
     /// The kubeconfig of the user with all rights.

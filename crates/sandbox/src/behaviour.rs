@@ -34,6 +34,23 @@ pub enum Target {
     Real,
 }
 
+/// The ways into the cluster.
+///
+/// Neither client may retry by itself (kube's default for clients made from a configuration): the suite checks refusals.
+#[derive(Clone)]
+pub struct Access {
+    /// May do everything.
+    pub client: Client,
+    /// Brings no credentials but those that a test puts into its request.
+    pub stranger: Client,
+}
+
+impl std::fmt::Debug for Access {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_struct("Access").finish_non_exhaustive()
+    }
+}
+
 /// One behaviour.
 #[derive(Clone, Copy, Debug)]
 pub struct Behaviour {
@@ -65,12 +82,10 @@ impl Behaviour {
 
     /// Runs it in a namespace of its own, which is deleted afterwards.
     ///
-    /// The client must not retry by itself (kube's default for clients made from a configuration): the suite checks refusals.
-    ///
     /// # Errors
     /// The text of the panic by which it failed.
-    pub async fn check(&self, client: Client, target: Target) -> Result<(), String> {
-        let cluster = Cluster::prepare(client, target, self.name).await;
+    pub async fn check(&self, access: Access, target: Target) -> Result<(), String> {
+        let cluster = Cluster::prepare(access, target, self.name).await;
         let keep = cluster.clone();
         let outcome = tokio::spawn((self.run)(cluster)).await;
         keep.clean_up().await;
@@ -106,10 +121,10 @@ pub fn slow() -> Vec<Behaviour> {
 }
 
 /// Runs the behaviours whose name contains `filter`; the names of those that failed, with their panics.
-pub async fn run(client: Client, target: Target, filter: &str) -> Vec<String> {
+pub async fn run(access: Access, target: Target, filter: &str) -> Vec<String> {
     let mut failures = Vec::new();
     for behaviour in all().into_iter().filter(|behaviour| behaviour.name.contains(filter)) {
-        if let Err(reason) = behaviour.check(client.clone(), target).await {
+        if let Err(reason) = behaviour.check(access.clone(), target).await {
             failures.push(format!("{} (§{}): {reason}", behaviour.name, behaviour.section));
         }
     }

@@ -40,6 +40,15 @@ pub(crate) struct Http {
     pub(crate) requests: Arc<RequestLog>,
 }
 
+/// Everybody may do everything, but a token is wrong in any case: the sandbox issues none.
+fn check_credentials(headers: &HeaderMap) -> Result<(), ApiError> {
+    let credentials = headers.get(header::AUTHORIZATION).map(HeaderValue::as_bytes);
+    match credentials.and_then(|text| text.split_first_chunk::<7>()) {
+        Some((scheme, _)) if scheme.eq_ignore_ascii_case(b"bearer ") => Err(ApiError::unauthorized()),
+        Some(_) | None => Ok(()),
+    }
+}
+
 /// The connection broke before an answer came: only injected faults do this.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 #[error("the connection to the API server was cut by an injected fault")]
@@ -138,6 +147,7 @@ impl Http {
         query: Query,
         body: Bytes,
     ) -> Result<(Answer, Encoding), ApiError> {
+        check_credentials(headers)?;
         let accept: Vec<&str> = headers
             .get_all(header::ACCEPT)
             .iter()

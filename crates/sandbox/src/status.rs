@@ -57,6 +57,11 @@ impl ApiError {
         Self::new(400, "BadRequest", message)
     }
 
+    /// Credentials that the server does not know.
+    pub fn unauthorized() -> Self {
+        Self::new(401, "Unauthorized", "Unauthorized")
+    }
+
     /// A 500 without reason, as a real server answers where nobody thought of a better code.
     pub fn internal(message: impl Into<String>) -> Self {
         Self::new(500, "", message)

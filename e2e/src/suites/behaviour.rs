@@ -21,11 +21,11 @@ fn slow() -> Case {
         name: "what_takes_a_minute".into(),
         run: Box::new(|environment| {
             Box::pin(async move {
-                let client = environment.control_plane.plain_admin().await?;
+                let access = environment.control_plane.access().await?;
                 let checks = behaviour::slow().into_iter().map(|behaviour| {
-                    let client = client.clone();
+                    let access = access.clone();
                     async move {
-                        let outcome = behaviour.check(client, Target::Real).await;
+                        let outcome = behaviour.check(access, Target::Real).await;
                         outcome.map_err(|reason| {
                             format!("{} (sandbox.md §{}): {reason}", behaviour.name, behaviour.section)
                         })
@@ -46,8 +46,8 @@ fn case(behaviour: Behaviour) -> Case {
         name: behaviour.name.into(),
         run: Box::new(move |environment| {
             Box::pin(async move {
-                let client = environment.control_plane.plain_admin().await?;
-                let outcome = behaviour.check(client, Target::Real).await;
+                let access = environment.control_plane.access().await?;
+                let outcome = behaviour.check(access, Target::Real).await;
                 outcome.map_err(|reason| anyhow!("sandbox.md §{}: {reason}", behaviour.section))
             })
         }),

@@ -10,7 +10,7 @@ use kube::Client;
 use kube::client::Body;
 use serde_json::{Value, json};
 
-use super::Target;
+use super::{Access, Target};
 
 /// How long a test waits for anything, in real time.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -23,7 +23,7 @@ static CORNERS: AtomicU64 = AtomicU64::new(0);
 /// One test's corner of a cluster.
 #[derive(Clone)]
 pub struct Cluster {
-    client: Client,
+    access: Access,
     pub target: Target,
     /// A namespace of the test's own.
     pub namespace: String,
@@ -49,14 +49,31 @@ pub struct Answer {
     pub text: String,
 }
 
+async fn send(client: &Client, method: &str, path: &str, headers: &[(&str, &str)], body: Vec<u8>) -> Answer {
+    let mut request = Request::builder().method(method).uri(path);
+    for (name, value) in headers {
+        request = request.header(*name, *value);
+    }
+    let request = request.body(Body::from(body)).expect("a well-formed request");
+    let response = client.send(request).await.expect("the API server answers");
+    let (parts, body) = response.into_parts();
+    let bytes = body.collect().await.expect("the answer arrives").to_bytes();
+    let text = String::from_utf8_lossy(&bytes).into_owned();
+    Answer {
+        code: parts.status.as_u16(),
+        headers: parts.headers,
+        text,
+    }
+}
+
 impl Cluster {
-    pub(super) async fn prepare(client: Client, target: Target, test: &str) -> Self {
+    pub(super) async fn prepare(access: Access, target: Target, test: &str) -> Self {
         let number = CORNERS.fetch_add(1, Ordering::SeqCst);
         let process = std::process::id();
         let initials: String = test.split('_').filter_map(|word| word.chars().next()).take(8).collect();
         let unique = format!("{initials}{process}x{number}");
         let cluster = Self {
-            client,
+            access,
             target,
             namespace: format!("behaviour-{unique}"),
             unique,
@@ -77,7 +94,7 @@ impl Cluster {
     }
 
     pub fn client(&self) -> Client {
-        self.client.clone()
+        self.access.client.clone()
     }
 
     /// The path of something in the test's namespace of the core group.
@@ -87,20 +104,12 @@ impl Cluster {
 
     /// Sends a request as it is.
     pub async fn send(&self, method: &str, path: &str, headers: &[(&str, &str)], body: Vec<u8>) -> Answer {
-        let mut request = Request::builder().method(method).uri(path);
-        for (name, value) in headers {
-            request = request.header(*name, *value);
-        }
-        let request = request.body(Body::from(body)).expect("a well-formed request");
-        let response = self.client.send(request).await.expect("the API server answers");
-        let (parts, body) = response.into_parts();
-        let bytes = body.collect().await.expect("the answer arrives").to_bytes();
-        let text = String::from_utf8_lossy(&bytes).into_owned();
-        Answer {
-            code: parts.status.as_u16(),
-            headers: parts.headers,
-            text,
-        }
+        send(&self.access.client, method, path, headers, body).await
+    }
+
+    /// The same, from somebody whom the server knows only by the headers.
+    pub async fn send_as_stranger(&self, method: &str, path: &str, headers: &[(&str, &str)]) -> Answer {
+        send(&self.access.stranger, method, path, headers, Vec::new()).await
     }
 
     pub async fn get(&self, path: &str) -> Answer {
@@ -164,7 +173,7 @@ impl Cluster {
         let request = Request::get(format!("{path}?watch=true&{query}"))
             .body(Body::empty())
             .expect("a request");
-        let response = self.client.send(request).await.expect("the API server answers");
+        let response = self.access.client.send(request).await.expect("the API server answers");
         assert_eq!(response.status().as_u16(), 200, "a watch answers 200 whatever comes");
         Lines {
             body: response.into_body(),

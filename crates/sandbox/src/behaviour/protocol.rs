@@ -25,6 +25,7 @@ behaviours! {
     "1.1" => bodies_beyond_the_limit_are_refused,
     "1.3" => protobuf_is_answered_or_refused_clearly,
     "1.4" => every_kind_of_refusal_is_a_status,
+    "1.4" => a_token_that_nobody_issued_is_unauthorized,
 }
 
 async fn discovery_answers_in_the_form_that_is_asked_for(cluster: Cluster) {
@@ -373,6 +374,14 @@ async fn protobuf_is_answered_or_refused_clearly(cluster: Cluster) {
             let message = sent.expect_status(415, "UnsupportedMediaType");
             assert!(message.contains("kubectl create -f -"), "{message}");
         }
+    }
+}
+
+async fn a_token_that_nobody_issued_is_unauthorized(cluster: Cluster) {
+    for token in ["Bearer nobody-issued-this", "Bearer 6b1f.not.a.signature"] {
+        let headers = [("Authorization", token)];
+        let answer = cluster.send_as_stranger("GET", &cluster.path("pods"), &headers).await;
+        assert_eq!(answer.expect_status(401, "Unauthorized"), "Unauthorized");
     }
 }
 
