@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use anyhow::{Context, Result};
 use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
 use k8s_openapi::api::core::v1::ServiceAccount;
-use kube::{Api, Client, api::PostParams};
+use kube::api::{Api, DynamicObject, PostParams};
+use kube::{Client, ResourceExt};
 
 use crate::controlplane::{Process, Proxy};
 use crate::runner::Environment;
@@ -15,12 +16,17 @@ use crate::world;
 
 pub(crate) const NAMESPACE: &str = "karpenter";
 
-/// Where the rendered chart of the KWOK provider stands.
-pub(crate) const MANIFESTS: &str = "deploy/kwok.yaml";
+/// Where the rendered chart of a provider stands.
+pub(crate) fn manifests_of(provider: &str) -> String {
+    format!("deploy/{provider}.yaml")
+}
 
 /// CRDs and RBAC are in place; replicas can be started.
 #[derive(Debug)]
 pub(crate) struct Installation {
+    provider: &'static str,
+    /// The ServiceAccount that the chart makes.
+    account: String,
     karpenter: PathBuf,
     logs: PathBuf,
 }
@@ -28,8 +34,13 @@ pub(crate) struct Installation {
 // === impl Installation ===
 
 impl Installation {
-    /// Applies what `kubectl apply` of the released files would, the Deployment aside: there are no containers here.
+    /// Installs the KWOK provider.
     pub(crate) async fn install(environment: &Environment) -> Result<Self> {
+        Self::install_provider(environment, "kwok").await
+    }
+
+    /// Applies what `kubectl apply` of the released files would, the Deployment aside: there are no containers here.
+    pub(crate) async fn install_provider(environment: &Environment, provider: &'static str) -> Result<Self> {
         let client = environment.control_plane.admin().await?;
         crds::install(&client, &environment.karpenter).await?;
         world::apply(
@@ -37,14 +48,23 @@ impl Installation {
             &format!("apiVersion: v1\nkind: Namespace\nmetadata: {{name: {NAMESPACE}}}"),
         )
         .await?;
-        let manifests = std::fs::read_to_string(MANIFESTS).with_context(|| format!("cannot read {MANIFESTS}"))?;
-        let objects = world::documents(&manifests)?
-            .into_iter()
-            .filter(|object| object.types.as_ref().is_some_and(|types| types.kind != "Deployment"))
-            .map(|object| serde_norway::to_string(&object))
+        let file = manifests_of(provider);
+        let manifests = std::fs::read_to_string(&file).with_context(|| format!("cannot read {file}"))?;
+        let manifests = world::documents(&manifests)?;
+        let is_a = |object: &DynamicObject, kind: &str| object.types.as_ref().is_some_and(|types| types.kind == kind);
+        let account = manifests.iter().find(|object| is_a(object, "ServiceAccount"));
+        let account = account
+            .with_context(|| format!("{file} has no ServiceAccount"))?
+            .name_any();
+        let objects = manifests
+            .iter()
+            .filter(|object| !is_a(object, "Deployment"))
+            .map(serde_norway::to_string)
             .collect::<Result<Vec<_>, _>>()?;
         world::apply(&client, &objects.join("\n---\n")).await?;
         Ok(Self {
+            provider,
+            account,
             karpenter: environment.karpenter.clone(),
             logs: environment.logs.clone(),
         })
@@ -56,7 +76,7 @@ impl Installation {
     pub(crate) async fn start(&self, environment: &Environment, settings: &[(&str, &str)]) -> Result<Replica> {
         static STARTED: AtomicUsize = AtomicUsize::new(0);
         let name = format!("karpenter-{}", STARTED.fetch_add(1, Ordering::Relaxed) + 1);
-        let token = token(&environment.control_plane.admin().await?).await?;
+        let token = token(&environment.control_plane.admin().await?, &self.account).await?;
         let proxy = environment.control_plane.proxy().await?;
         let kubeconfig = self.logs.join(format!("{name}.kubeconfig"));
         environment
@@ -78,7 +98,7 @@ impl Installation {
             &name,
             &self.logs,
             &self.karpenter,
-            &["controller", "--provider", "kwok"],
+            &["controller", "--provider", self.provider],
             &variables,
         )?;
         crate::controlplane::wait_http(&process, &format!("127.0.0.1:{probes}"), "/readyz").await?;
@@ -122,7 +142,7 @@ pub(crate) fn free_port() -> Result<u16> {
     Ok(std::net::TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port())
 }
 
-async fn token(client: &Client) -> Result<String> {
+async fn token(client: &Client, account: &str) -> Result<String> {
     let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), NAMESPACE);
     let spec = TokenRequestSpec {
         expiration_seconds: Some(24 * 3600),
@@ -133,7 +153,7 @@ async fn token(client: &Client) -> Result<String> {
         ..TokenRequest::default()
     };
     let answer = accounts
-        .create_token_request("karpenter", &PostParams::default(), &request)
+        .create_token_request(account, &PostParams::default(), &request)
         .await?;
     Ok(answer.status.context("the API server gave no token")?.token)
 }

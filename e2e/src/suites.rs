@@ -3,6 +3,7 @@
 mod availability;
 mod behaviour;
 mod chart;
+mod clouds;
 pub(crate) mod crds;
 mod docs;
 mod kubectl;
@@ -19,6 +20,7 @@ pub(crate) fn all() -> Vec<Suite> {
         availability::suite(),
         scenarios::suite(),
         behaviour::suite(),
+        clouds::suite(),
         docs::suite(),
         chart::suite(),
         crds::suite(),

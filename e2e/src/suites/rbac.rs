@@ -6,12 +6,12 @@ use anyhow::{Result, ensure};
 use k8s_openapi::api::rbac::v1::{ClusterRole, PolicyRule, Role};
 
 use crate::audit;
-use crate::installation::{MANIFESTS, NAMESPACE};
+use crate::installation::{NAMESPACE, manifests_of};
 use crate::runner::Environment;
 use crate::world;
 
 /// One thing that may be done: API group, resource (with its subresource), verb.
-type Right = (String, String, String);
+pub(crate) type Right = (String, String, String);
 
 /// Rights for what happens only when writers meet: a claim is asked for by name when a watch lags behind what we wrote
 /// ourselves, a pool when somebody changed it between our reading and our writing.
@@ -20,8 +20,20 @@ const SELDOM: [(&str, &str, &str); 2] = [
     ("karpenter.sh", "nodepools", "get"),
 ];
 
-/// Compares what the API server's audit log says of the controller so far with what the roles grant.
+/// Compares what the API server's audit log says of the controller so far with what the KWOK provider's roles grant.
 pub(crate) fn check(environment: &Environment) -> Result<()> {
+    let used = used(environment)?;
+    let unused: Vec<Right> = granted("kwok")?
+        .into_iter()
+        .filter(|right| !used.contains(right))
+        .filter(|(group, resource, verb)| !SELDOM.contains(&(group.as_str(), resource.as_str(), verb.as_str())))
+        .collect();
+    ensure!(unused.is_empty(), "granted, but never used: {unused:?}");
+    Ok(())
+}
+
+/// The rights that the controller has used so far; fails if it was ever denied one.
+pub(crate) fn used(environment: &Environment) -> Result<BTreeSet<Right>> {
     let file = environment.control_plane.audit_log();
     let (mut used, mut forbidden): (BTreeSet<Right>, BTreeSet<Right>) = (BTreeSet::new(), BTreeSet::new());
     for record in audit::read(&file)? {
@@ -42,13 +54,7 @@ pub(crate) fn check(environment: &Environment) -> Result<()> {
         "the audit log names no request of {NAMESPACE}'s ServiceAccount"
     );
     ensure!(forbidden.is_empty(), "asked for, but not granted: {forbidden:?}");
-    let unused: Vec<Right> = granted()?
-        .into_iter()
-        .filter(|right| !used.contains(right))
-        .filter(|(group, resource, verb)| !SELDOM.contains(&(group.as_str(), resource.as_str(), verb.as_str())))
-        .collect();
-    ensure!(unused.is_empty(), "granted, but never used: {unused:?}");
-    Ok(())
+    Ok(used)
 }
 
 fn full_name(resource: String, subresource: Option<String>) -> String {
@@ -59,9 +65,9 @@ fn full_name(resource: String, subresource: Option<String>) -> String {
 }
 
 /// Every right in the roles that are bound to the controller. The role for cluster admins is not one of them.
-fn granted() -> Result<BTreeSet<Right>> {
+fn granted(provider: &str) -> Result<BTreeSet<Right>> {
     let mut rights = BTreeSet::new();
-    for object in world::documents(&std::fs::read_to_string(MANIFESTS)?)? {
+    for object in world::documents(&std::fs::read_to_string(manifests_of(provider))?)? {
         let kind = object.types.as_ref().map(|types| types.kind.as_str());
         let is_admin = object
             .metadata

@@ -11,7 +11,7 @@ use karpenter_cloud::cache::CacheMetrics;
 use karpenter_cloud::http::Redactor;
 use karpenter_cloudstack::client::metrics::ApiMetrics;
 use karpenter_cloudstack::sim::kubelets::Kubelets;
-use karpenter_cloudstack::sim::{Seed, Simulator, seed};
+use karpenter_cloudstack::sim::{MANIFESTS, Seed, Simulator, seed};
 use karpenter_cloudstack::{CloudStackProvider, ProviderSettings};
 use karpenter_core::clock::Clock;
 use karpenter_ovhcloud::sim::{self as ovh, Delays, SimulatedOvh, World as OvhWorld};
@@ -89,14 +89,10 @@ async fn bizflycloud(client: &Client, clock: &Clock) -> Result<SimulatedCloud, C
         clock.clone(),
         stop.clone(),
     ));
-    let manifests = BIZFLYCLOUD
-        .replace("{url}", &cloud.url())
-        .replace("{email}", sim::EMAIL)
-        .replace("{password}", sim::PASSWORD);
     let at_cloud = cloud.clone();
     Ok(SimulatedCloud {
         provider: Arc::new(provider),
-        manifests,
+        manifests: cloud.manifests("default"),
         zones: 2,
         break_machine: Some(Box::new(move |node| {
             let machines = at_cloud.servers();
@@ -107,38 +103,6 @@ async fn bizflycloud(client: &Client, clock: &Clock) -> Result<SimulatedCloud, C
         _running: Box::new((cloud, stop.drop_guard())),
     })
 }
-
-const BIZFLYCLOUD: &str = "
-apiVersion: v1
-kind: Secret
-metadata: {name: bizflycloud-credentials, namespace: default}
-stringData: {email: '{email}', password: '{password}'}
----
-apiVersion: bizflycloud.karpenter.sh/v1alpha1
-kind: ProviderConfig
-metadata: {name: default}
-spec:
-  region: HN
-  secretRef: {name: bizflycloud-credentials, namespace: default}
-  cloudConfig: {apiEndpoint: '{url}', qps: 100, burst: 200}
----
-apiVersion: karpenter.bizflycloud.com/v1
-kind: BizflyCloudNodeClass
-metadata: {name: default}
-spec: {nodeCategories: [basic, premium]}
----
-apiVersion: karpenter.sh/v1
-kind: NodePool
-metadata: {name: default}
-spec:
-  disruption: {consolidationPolicy: WhenEmptyOrUnderutilized, consolidateAfter: 10s, budgets: [{nodes: '2'}]}
-  template:
-    spec:
-      nodeClassRef: {group: karpenter.bizflycloud.com, kind: BizflyCloudNodeClass, name: default}
-      expireAfter: Never
-      requirements:
-      - {key: karpenter.bizflycloud.com/instance-cpu, operator: Lt, values: ['9']}
-";
 
 /// A simulated CloudStack API on a real socket; a machine that boots becomes a Node.
 async fn cloudstack(client: &Client, clock: &Clock) -> Result<SimulatedCloud, CliError> {
@@ -160,37 +124,12 @@ async fn cloudstack(client: &Client, clock: &Clock) -> Result<SimulatedCloud, Cl
     let provider = CloudStackProvider::new(client.clone(), clock.clone(), settings, api, &caches);
     Ok(SimulatedCloud {
         provider: Arc::new(provider),
-        manifests: CLOUDSTACK.to_owned(),
+        manifests: MANIFESTS.to_owned(),
         zones: 3,
         break_machine: None,
         _running: Box::new(Kubelets::attach(simulator, client.clone())),
     })
 }
-
-const CLOUDSTACK: &str = "
-apiVersion: karpenter.k8s.cloudstack/v1
-kind: CloudStackNodeClass
-metadata: {name: default}
-spec:
-  zones: [zone-1, zone-2, zone-3]
-  networkSelectorTerms: [{name: nodes-zone-1}, {name: nodes-zone-2}, {name: nodes-zone-3}]
-  serviceOfferingSelectorTerms: [{minCPU: 1}]
-  templateSelectorTerms: [{name: ubuntu-24.04-kube}]
----
-apiVersion: karpenter.sh/v1
-kind: NodePool
-metadata: {name: default}
-spec:
-  disruption: {consolidationPolicy: WhenEmptyOrUnderutilized, consolidateAfter: 10s, budgets: [{nodes: '2'}]}
-  template:
-    spec:
-      nodeClassRef: {group: karpenter.k8s.cloudstack, kind: CloudStackNodeClass, name: default}
-      expireAfter: Never
-      requirements:
-      - {key: kubernetes.io/arch, operator: In, values: [amd64]}
-      - {key: kubernetes.io/os, operator: In, values: [linux]}
-      - {key: karpenter.k8s.cloudstack/instance-cpu, operator: Lt, values: ['9']}
-";
 
 /// An MKS cluster: the simulated API on a socket of this machine, whose machines register as nodes.
 async fn ovhcloud(client: &Client, clock: &Clock) -> Result<SimulatedCloud, CliError> {
@@ -217,43 +156,14 @@ async fn ovhcloud(client: &Client, clock: &Clock) -> Result<SimulatedCloud, CliE
     let provider = OvhProvider::new(client.clone(), clock.clone(), settings, environment);
     let stop = CancellationToken::new();
     tokio::spawn(ovh::join_nodes(cloud.clone(), client.clone(), stop.clone()));
-    let manifests = OVHCLOUD
-        .replace("{application}", ovh::APPLICATION_KEY)
-        .replace("{secret}", ovh::APPLICATION_SECRET)
-        .replace("{consumer}", ovh::CONSUMER_KEY);
     Ok(SimulatedCloud {
         provider: Arc::new(provider),
-        manifests,
+        manifests: ovh::manifests("default"),
         zones: 3,
         break_machine: None,
         _running: Box::new((cloud, stop.drop_guard())),
     })
 }
-
-const OVHCLOUD: &str = "
-apiVersion: v1
-kind: Secret
-metadata: {name: ovh-credentials, namespace: default}
-stringData: {applicationKey: '{application}', applicationSecret: '{secret}', consumerKey: '{consumer}'}
----
-apiVersion: karpenter.ovhcloud.sh/v1alpha1
-kind: OVHNodeClass
-metadata: {name: default}
-spec: {}
----
-apiVersion: karpenter.sh/v1
-kind: NodePool
-metadata: {name: default}
-spec:
-  disruption: {consolidationPolicy: WhenEmptyOrUnderutilized, consolidateAfter: 10s, budgets: [{nodes: '2'}]}
-  template:
-    spec:
-      nodeClassRef: {group: karpenter.ovhcloud.sh, kind: OVHNodeClass, name: default}
-      expireAfter: Never
-      requirements:
-      - {key: karpenter.ovhcloud.sh/instance-family, operator: In, values: [b3, c3]}
-      - {key: karpenter.ovhcloud.sh/instance-cpu, operator: Lt, values: ['9']}
-";
 
 const KWOK: &str = "
 apiVersion: karpenter.kwok.sh/v1alpha1

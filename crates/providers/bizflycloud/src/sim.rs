@@ -5,6 +5,7 @@
 mod data;
 mod kubelet;
 mod machine;
+mod manifests;
 mod routes;
 mod world;
 

@@ -9,6 +9,7 @@ mod faults;
 mod jobs;
 pub mod kubelets;
 mod machines;
+mod manifests;
 mod params;
 mod power;
 mod render;
@@ -29,6 +30,7 @@ use crate::client::{Keys, api_url};
 
 pub use faults::{Fault, FaultKind};
 pub use machines::{Machine, MachineState};
+pub use manifests::MANIFESTS;
 pub use seed::Seed;
 pub use state::{Call, Latency, Role, Settings};
 

@@ -6,6 +6,7 @@
 pub mod answers;
 pub mod faults;
 pub mod joining;
+mod manifests;
 mod mks;
 pub mod state;
 
@@ -23,6 +24,7 @@ use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
 pub use faults::{Cut, Effect, HttpFault, Loses};
 pub use joining::join_nodes;
+pub use manifests::manifests;
 use state::Wire;
 pub use state::{Delays, InstanceTypeLabel, PoolState, Recorded, ReservedMemory, SimNode, SimState, World};
 
