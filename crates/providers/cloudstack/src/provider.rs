@@ -10,17 +10,17 @@ use std::{
 
 use async_trait::async_trait;
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{ConfigMap, Node, Secret};
+use k8s_openapi::api::core::v1::{ConfigMap, Node, ObjectReference, Secret};
 use karpenter_api::{NodeClaim, NodePool, conditions::StatusConditions, labels::LabelRules};
 use karpenter_cloud::{
     BackgroundTask, CloudError, CloudProvider, Deletion, Diagnosis, DriftReason, Instance, InstanceTypes,
-    NodeClassKind, RebootOperation, RepairPolicy, cache::CacheMetrics, clock::Clock, error::CloudContext,
+    NodeClassKind, RebootOperation, RepairPolicy,
+    cache::CacheMetrics,
+    clock::Clock,
+    error::CloudContext,
+    events::{Announcement, EventWriter},
 };
-use kube::{
-    Api,
-    api::ListParams,
-    runtime::events::{Event, EventType, Recorder, Reporter},
-};
+use kube::{Api, api::ListParams};
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 
@@ -65,7 +65,7 @@ pub(crate) struct Shared {
     pub(crate) started_at: Timestamp,
     format: Mutex<Option<ProviderIdFormat>>,
     types: Mutex<HashMap<String, InstanceTypes>>,
-    recorder: Recorder,
+    events: EventWriter,
     pub(crate) creating: Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>,
     pub(crate) destroying: Mutex<HashMap<String, Destroying>>,
     pub(crate) expunge_denied: Mutex<Option<Timestamp>>,
@@ -97,10 +97,6 @@ impl CloudStackProvider {
         caches: &CacheMetrics,
     ) -> Self {
         let settings = Arc::new(settings);
-        let reporter = Reporter {
-            controller: "karpenter".to_owned(),
-            instance: None,
-        };
         let shared = Shared {
             jobs: Jobs::new(client.clone(), settings.longest_job_pause),
             fleet: Fleet::new(client.clone(), settings.clone()),
@@ -112,7 +108,7 @@ impl CloudStackProvider {
             started_at: clock.now(),
             format: Mutex::new(settings.provider_id_format.clone()),
             types: Mutex::default(),
-            recorder: Recorder::new(kube.clone(), reporter),
+            events: EventWriter::new(kube.clone(), clock.clone()),
             creating: Mutex::default(),
             destroying: Mutex::default(),
             expunge_denied: Mutex::default(),
@@ -409,21 +405,12 @@ impl Shared {
     }
 
     /// An event on a claim that users should read.
-    pub(crate) async fn tell_claim(&self, claim: &NodeClaim, reason: &str, message: &str) {
+    pub(crate) async fn tell_claim(&self, claim: &NodeClaim, reason: &'static str, message: &str) {
         self.tell(kube::Resource::object_ref(claim, &()), reason, message).await;
     }
 
-    pub(crate) async fn tell(&self, about: k8s_openapi::api::core::v1::ObjectReference, reason: &str, message: &str) {
-        let event = Event {
-            type_: EventType::Warning,
-            reason: reason.to_owned(),
-            note: Some(message.to_owned()),
-            action: reason.to_owned(),
-            secondary: None,
-        };
-        if let Err(error) = self.recorder.publish(&event, &about).await {
-            tracing::debug!(%error, reason, message, "an event could not be written");
-        }
+    pub(crate) async fn tell(&self, about: ObjectReference, reason: &'static str, message: &str) {
+        self.events.write(&about, &Announcement::warning(reason, message)).await;
     }
 
     async fn get(&self, asked: &str) -> Result<Instance, CloudError> {

@@ -166,7 +166,7 @@ async fn tell_renamed(shared: &Shared, memory: &mut Memory, claim: &NodeClaim, v
 }
 
 /// Core drains, terminates and replaces what is deleted.
-async fn replace(shared: &Shared, claim: &NodeClaim, reason: &str, message: &str) -> Result<(), CloudError> {
+async fn replace(shared: &Shared, claim: &NodeClaim, reason: &'static str, message: &str) -> Result<(), CloudError> {
     shared.tell_claim(claim, reason, message).await;
     let claims: Api<NodeClaim> = Api::all(shared.kube.clone());
     let name = claim.metadata.name.as_deref().unwrap_or_default();

@@ -24,14 +24,8 @@ fn deploys(cloud: &Cloud) -> Vec<karpenter_cloudstack::sim::Call> {
 }
 
 fn has_event(cloud: &Cloud, reason: &str) -> bool {
-    let core = cloud
-        .sandbox
-        .objects()
-        .list::<Event>("")
-        .into_iter()
-        .any(|event| event.reason.as_deref() == Some(reason));
-    let events = cloud.sandbox.objects().list::<k8s_openapi::api::events::v1::Event>("");
-    core || events.into_iter().any(|event| event.reason.as_deref() == Some(reason))
+    let events = cloud.sandbox.objects().list::<Event>("");
+    events.into_iter().any(|event| event.reason.as_deref() == Some(reason))
 }
 
 async fn availability(cloud: &Cloud, name: &str) -> Vec<bool> {

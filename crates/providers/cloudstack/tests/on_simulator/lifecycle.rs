@@ -67,7 +67,7 @@ async fn a_protected_machine_is_told_about_and_left_in_peace() {
         );
     }
     assert_eq!(cloud.calls("destroyVirtualMachine"), 1, "no hot loop");
-    let events = cloud.sandbox.objects().list::<k8s_openapi::api::events::v1::Event>("");
+    let events = cloud.sandbox.objects().list::<k8s_openapi::api::core::v1::Event>("");
     let reasons: Vec<Option<String>> = events.into_iter().map(|event| event.reason).collect();
     assert!(
         reasons.contains(&Some("InstanceDeleteProtected".to_owned())),
@@ -116,7 +116,7 @@ async fn a_machine_that_cannot_be_tagged_is_still_ours() {
     let claim = cloud.launch(&claim(1, "1", json!([]))).await;
     assert_eq!(cloud.provider.list().await.expect("a list").len(), 1);
     cloud.provider.sweep(&mut Memory::default()).await.expect("a sweep");
-    let events = cloud.sandbox.objects().list::<k8s_openapi::api::events::v1::Event>("");
+    let events = cloud.sandbox.objects().list::<k8s_openapi::api::core::v1::Event>("");
     assert!(
         events
             .iter()

@@ -14,13 +14,10 @@ use serde_json::json;
 use crate::environment::{Cloud, claim, pool};
 
 fn has_event(cloud: &Cloud, reason: &str, part: &str) -> bool {
-    // Either API shows what was written through either.
-    let core = cloud.sandbox.objects().list::<k8s_openapi::api::core::v1::Event>("");
-    let events = cloud.sandbox.objects().list::<k8s_openapi::api::events::v1::Event>("");
-    let core = core.into_iter().map(|own| (own.reason, own.message));
-    let events = events.into_iter().map(|own| (own.reason, own.note));
-    core.chain(events)
-        .any(|(own, text)| own.as_deref() == Some(reason) && text.is_some_and(|text| text.contains(part)))
+    let events = cloud.sandbox.objects().list::<k8s_openapi::api::core::v1::Event>("");
+    events.into_iter().any(|event| {
+        event.reason.as_deref() == Some(reason) && event.message.is_some_and(|message| message.contains(part))
+    })
 }
 
 fn stored(cloud: &Cloud, claim: &NodeClaim) -> NodeClaim {
