@@ -81,8 +81,18 @@ fn dependencies_point_one_way() {
             "karpenter-core",
             &["karpenter-api", "karpenter-engine", "karpenter-cloud"],
         ),
-        // The behaviour suite runs on the real API server, too.
-        ("karpenter-e2e", &["karpenter-api", "karpenter-sandbox"]),
+        // The behaviour suite runs on the real API server, too, and the simulated clouds give it nodes.
+        (
+            "karpenter-e2e",
+            &[
+                "karpenter-api",
+                "karpenter-bizflycloud",
+                "karpenter-cloud",
+                "karpenter-cloudstack",
+                "karpenter-ovhcloud",
+                "karpenter-sandbox",
+            ],
+        ),
     ]
     .into();
     let provider: &[&str] = &["karpenter-api", "karpenter-engine", "karpenter-cloud"];

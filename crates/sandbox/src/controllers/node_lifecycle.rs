@@ -242,13 +242,28 @@ impl Manager {
             return;
         }
         let recovered = wanted.is_none() && node.taints.iter().any(unhealthy);
+        let gone: Vec<&Taint> = node.taints.iter().filter(|own| !taints.contains(own)).collect();
+        let come: Vec<&Taint> = taints.iter().filter(|own| !node.taints.contains(own)).collect();
         let written = self.effects.modify(NODES, "", &node.name, Endpoint::Main, |object| {
-            if taints.is_empty() {
+            // What was seen may be old by now, and other taints are others' business.
+            let same = |a: &Taint, b: &Taint| a.key == b.key && a.effect == b.effect;
+            let before: Vec<Taint> = serde_json::from_value(object["spec"]["taints"].clone()).unwrap_or_default();
+            let mut after = before.clone();
+            after.retain(|own| !gone.iter().any(|gone| same(gone, own)));
+            for own in &come {
+                if !after.iter().any(|present| same(present, own)) {
+                    after.push((*own).clone());
+                }
+            }
+            if after == before {
+                return false;
+            }
+            if after.is_empty() {
                 if let Some(spec) = object["spec"].as_object_mut() {
                     spec.remove("taints");
                 }
             } else {
-                object["spec"]["taints"] = json!(taints);
+                object["spec"]["taints"] = json!(after);
             }
             true
         });

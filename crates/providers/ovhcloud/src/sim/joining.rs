@@ -26,6 +26,9 @@ const TICK: Duration = Duration::from_millis(500);
 /// How often the cloud controller looks at labels, and kubelets at whether their Node is there.
 const UPKEEP: Duration = Duration::from_secs(60);
 
+/// The taint that a cloud controller takes away.
+const UNINITIALIZED: &str = "node.cloudprovider.kubernetes.io/uninitialized";
+
 /// Each new name of a label with the old one that it follows.
 const TWINS: [(&str, &str); 3] = [
     ("node.kubernetes.io/instance-type", "beta.kubernetes.io/instance-type"),
@@ -82,13 +85,22 @@ async fn join(sim: &SimulatedOvh, nodes: &Api<Node>, machine: &SimNode, pool: &P
     let node = sim.with(|state| node(machine, pool, &state.world));
     let node: Node = serde_json::from_value(node).expect("a Node");
     nodes.create(&PostParams::default(), &node).await?;
-    // The cloud controller has seen it.
-    let taints: Vec<_> = pool.template.spec.taints.iter().map(|taint| json!(taint)).collect();
-    let patch = json!({"spec": {"taints": taints}});
-    nodes
-        .patch(&machine.name, &PatchParams::default(), &Patch::Merge(&patch))
-        .await?;
-    Ok(())
+    initialize(nodes, &machine.name).await
+}
+
+/// The cloud controller has seen a node: it takes its own taint away and leaves those of others alone.
+async fn initialize(nodes: &Api<Node>, name: &str) -> Result<(), kube::Error> {
+    loop {
+        let node = nodes.get(name).await?;
+        let version = node.resource_version();
+        let taints = node.spec.and_then(|spec| spec.taints).unwrap_or_default();
+        let others: Vec<_> = taints.into_iter().filter(|taint| taint.key != UNINITIALIZED).collect();
+        let patch = json!({"metadata": {"resourceVersion": version}, "spec": {"taints": others}});
+        match nodes.patch(name, &PatchParams::default(), &Patch::Merge(&patch)).await {
+            Err(kube::Error::Api(status)) if status.code == 409 => {}
+            result => return result.map(drop),
+        }
+    }
 }
 
 /// Kubelets register again when their Node was deleted; the cloud controller puts labels "right".
@@ -154,9 +166,7 @@ fn node(machine: &SimNode, pool: &PoolState, world: &World) -> Value {
         annotations[names::CLUSTER_ANNOTATION] = json!(world.kube_id);
     }
     let mut taints: Vec<Value> = pool.template.spec.taints.iter().map(|taint| json!(taint)).collect();
-    taints.push(
-        json!({"key": "node.cloudprovider.kubernetes.io/uninitialized", "value": "true", "effect": "NoSchedule"}),
-    );
+    taints.push(json!({"key": UNINITIALIZED, "value": "true", "effect": "NoSchedule"}));
     let (capacity, allocatable) = resources(machine, &flavor, world);
     json!({
         "apiVersion": "v1", "kind": "Node",
