@@ -366,7 +366,8 @@ impl Accounts {
             first_delay: duration(spec.cloud_config.retry_initial_delay),
             timeout: duration(spec.cloud_config.timeout),
             rate: RateLimit {
-                per_second: spec.cloud_config.qps,
+                // The API server compares whole numbers with the bound cut to a whole number: it lets 0 pass.
+                per_second: spec.cloud_config.qps.max(0.1),
                 burst: spec.cloud_config.burst,
             },
         };
