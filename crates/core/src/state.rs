@@ -311,7 +311,13 @@ impl Cluster {
     pub fn facts(&self) -> Facts {
         let now = self.clock.now();
         let mut inner = self.inner.write();
-        inner.facts(now)
+        let facts = inner.facts(now);
+        // Pods that are expected to be refused are first seen to need a node when a plan is made for them.
+        facts
+            .pending
+            .iter()
+            .for_each(|pending| self.times.acknowledge(&pending.key, now));
+        facts
     }
 
     /// Something changed that may make consolidation possible.

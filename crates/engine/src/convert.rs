@@ -21,7 +21,7 @@ mod volume;
 
 pub use constraints::{pod_constraints, spread_constraint};
 pub use daemon::{daemon_from_template, daemon_pod};
-pub use disruption::{claim_disruption, pod_disruption_budget, pool_policy};
+pub use disruption::{claim_disruption, pod_disruption_budget, pool_policy, tuning};
 pub use interner::Interner;
 pub use node::{NodeObjects, node};
 pub use pod::{PodIntake, owner};

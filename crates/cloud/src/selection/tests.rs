@@ -143,7 +143,7 @@ fn overrides_replace_capacity_keys_and_total_overhead_keys() {
 }
 
 #[test]
-fn the_worst_price_is_the_dearest_of_the_first_capacity_type_that_can_be_launched() {
+fn the_cheapest_price_is_of_any_offer_and_a_running_one_of_its_zone_and_capacity_type() {
     let rules = LabelRules::default();
     let all = Requirements::new();
     let own = instance_type(

@@ -9,6 +9,7 @@ use karpenter_api::NodePool;
 use karpenter_api::conditions::{ConditionStatus, StatusConditions};
 use karpenter_api::labels::annotations::PAUSE_DISRUPTION;
 use karpenter_api::node_pool::DISRUPTION_PAUSED;
+use karpenter_engine::convert;
 use karpenter_engine::disruption::Pause;
 use kube::ResourceExt;
 
@@ -21,12 +22,11 @@ use crate::watch::Key;
 
 /// Whether nodes of the pool may be disrupted voluntarily. The cluster's switch comes first.
 pub(crate) fn of(ctx: &Context, pool: &NodePool) -> Pause {
-    let is_thrown = |value: Option<&String>| value.is_some_and(|value| value.trim() == "true");
     let home = ctx.home.as_deref().and_then(|name| ctx.namespaces.named(name));
-    match home {
-        Some(home) if is_thrown(home.annotations().get(PAUSE_DISRUPTION)) => Pause::Everything(home.name_any()),
-        Some(_) | None if is_thrown(pool.annotations().get(PAUSE_DISRUPTION)) => Pause::Pool,
-        Some(_) | None => Pause::Off,
+    let switch = home.as_ref().and_then(|home| home.annotations().get(PAUSE_DISRUPTION));
+    match (home.as_ref(), switch.map(|value| value.trim())) {
+        (Some(home), Some("true")) => Pause::Everything(home.name_any()),
+        (Some(_) | None, Some(_) | None) => convert::tuning(pool).pause,
     }
 }
 

@@ -4,9 +4,12 @@
 //! The count is an annotation of the NodePool, so that a restart does not begin anew, and so that it can be read and removed
 //! by hand.
 
+use std::sync::atomic::{AtomicU32, Ordering};
+
 use karpenter_api::labels::annotations;
 use karpenter_api::{NodeClaim, NodePool};
 use karpenter_cloud::node_class::NodeClassState;
+use karpenter_engine::convert;
 use kube::ResourceExt;
 
 use crate::context::Context;
@@ -33,8 +36,7 @@ impl Failures {
 
 /// After how many failures the pool wants its drift to stop; `None` when it does not ask for that.
 fn halt_after(pool: &NodePool) -> Option<u32> {
-    let text = pool.annotations().get(annotations::DRIFT_HALT_AFTER)?;
-    text.trim().parse().ok().filter(|after| *after > 0)
+    convert::tuning(pool).drift_halt_after
 }
 
 /// What new nodes of the pool are made from: the hashes of its template and of its NodeClass. A class whose provider writes
@@ -74,17 +76,19 @@ pub(crate) async fn failed(ctx: &Context, pool: &NodePool, claim: &NodeClaim) ->
         return Ok(());
     };
     let version = version(pool, class.as_deref());
-    let count = |pool: &NodePool| {
-        let before = Failures::of(pool).filter(|failures| failures.version == version);
-        before.map_or(1, |failures| failures.count.saturating_add(1))
-    };
+    // What was written in the end: others may fail at the same time, and then the pool is read again.
+    let count = AtomicU32::new(0);
     let note = |pool: &mut NodePool| {
-        let text = format!("{} of {version}", count(pool));
-        pool.annotations_mut()
-            .insert(annotations::FAILED_REGISTRATIONS.to_owned(), text);
+        let before = Failures::of(pool).filter(|failures| failures.version == version);
+        let failures = before.map_or(1, |failures| failures.count.saturating_add(1));
+        count.store(failures, Ordering::Relaxed);
+        pool.annotations_mut().insert(
+            annotations::FAILED_REGISTRATIONS.to_owned(),
+            format!("{failures} of {version}"),
+        );
     };
     ctx.pool_writer.update_metadata(pool, note).await?;
-    if count(pool) == after {
+    if count.into_inner() == after {
         ctx.events.publish(events::drift_halted(Regarding::of(pool), after));
     }
     Ok(())

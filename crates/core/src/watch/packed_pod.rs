@@ -6,7 +6,7 @@
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::{Pod, PodCondition, PodSpec, PodStatus};
+use k8s_openapi::api::core::v1::{Pod, PodCondition};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use parking_lot::Mutex;
 use rustc_hash::{FxHashMap, FxHasher};
@@ -62,14 +62,13 @@ struct PackedCondition {
 
 impl Pack<Pod> for PodPacker {
     fn pack(&self, pod: &Pod) -> Box<dyn Unpack<Pod>> {
-        let own = Own::of(pod);
+        let (meta, spec, status) = (&pod.metadata, pod.spec.as_ref(), pod.status.as_ref());
         let mut shared = self.shared.lock();
         let template = shared.template(pod);
-        let conditions = own.status.and_then(|status| status.conditions.as_ref());
+        let conditions = status.and_then(|status| status.conditions.as_ref());
         let conditions = conditions.map(|all| all.iter().map(|condition| shared.condition(condition)).collect());
         shared.sweep_sometimes();
         drop(shared);
-        let meta = &pod.metadata;
         Box::new(PackedPod {
             template,
             uid: meta.uid.as_deref().map(Box::from),
@@ -77,10 +76,9 @@ impl Pack<Pod> for PodPacker {
             deleted: meta.deletion_timestamp.clone(),
             deletion_grace_period: meta.deletion_grace_period_seconds,
             generation: meta.generation,
-            node_name: own.spec.and_then(|spec| spec.node_name.as_deref()).map(Box::from),
-            start_time: own.status.and_then(|status| status.start_time.clone()),
-            nominated_node_name: own
-                .status
+            node_name: spec.and_then(|spec| spec.node_name.as_deref()).map(Box::from),
+            start_time: status.and_then(|status| status.start_time.clone()),
+            nominated_node_name: status
                 .and_then(|status| status.nominated_node_name.as_deref())
                 .map(Box::from),
             conditions,
@@ -128,20 +126,6 @@ impl PackedCondition {
             observed_generation: text.observed_generation,
             last_probe_time: self.last_probe_time.clone(),
             last_transition_time: self.last_transition_time.clone(),
-        }
-    }
-}
-
-struct Own<'a> {
-    spec: Option<&'a PodSpec>,
-    status: Option<&'a PodStatus>,
-}
-
-impl<'a> Own<'a> {
-    fn of(pod: &'a Pod) -> Self {
-        Self {
-            spec: pod.spec.as_ref(),
-            status: pod.status.as_ref(),
         }
     }
 }

@@ -43,6 +43,15 @@ async fn one_refusal_is_enough_for_all_pods_of_a_workload() {
 }
 
 #[tokio::test]
+async fn the_time_to_a_decision_is_taken_of_every_pod_that_was_decided_on() {
+    let world = provisioner().await;
+    one_of_ten_refused(&world).await;
+    world.pass(1).await;
+    let metrics = world.ctx.metrics.registry.encode();
+    assert!(metrics.contains("karpenter_pods_scheduling_decision_duration_seconds_count 10"));
+}
+
+#[tokio::test]
 async fn refusals_that_were_expected_buy_nothing_more() {
     let world = provisioner().await;
     one_of_ten_refused(&world).await;

@@ -59,7 +59,7 @@ pub fn pool_policy(pool: &NodePool, tracked_cost: f64, has_instance_types: bool)
 }
 
 /// What a pool's annotations ask for beyond upstream's rules.
-fn tuning(pool: &NodePool) -> Tuning {
+pub fn tuning(pool: &NodePool) -> Tuning {
     let mut tuning = Tuning::default();
     let Some(all) = &pool.metadata.annotations else {
         return tuning;
