@@ -3,7 +3,7 @@
 //! Core tells users what controllers decided; a provider's own events are written here, in the same form and to the same
 //! place, each no more often than is worth reading.
 
-use std::{collections::BTreeMap, fmt, time::Duration};
+use std::{borrow::Cow, collections::BTreeMap, fmt, time::Duration};
 
 use jiff::Timestamp;
 use k8s_openapi::{
@@ -27,7 +27,7 @@ pub struct EventWriter {
 pub struct Announcement {
     pub severity: Severity,
     /// CamelCase.
-    pub reason: &'static str,
+    pub reason: Cow<'static, str>,
     pub message: String,
     /// How long the same is not said again.
     pub quiet_for: Duration,
@@ -41,8 +41,15 @@ pub enum Severity {
     Warning,
 }
 
-/// Kind, name and reason, and what was said.
-type Key = (String, String, &'static str, String);
+/// About which object what was said. An object that was made again under an old name is another one.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Key {
+    kind: String,
+    name: String,
+    uid: String,
+    reason: Cow<'static, str>,
+    message: String,
+}
 
 const COMPONENT: &str = "karpenter";
 /// Events of objects without a namespace land here.
@@ -52,19 +59,19 @@ const USUALLY_QUIET_FOR: Duration = Duration::from_secs(120);
 const LONGEST_MESSAGE: usize = 1000;
 
 impl Announcement {
-    pub fn normal(reason: &'static str, message: impl Into<String>) -> Self {
-        Self::new(Severity::Normal, reason, message)
+    pub fn normal(reason: impl Into<Cow<'static, str>>, message: impl Into<String>) -> Self {
+        Self::new(Severity::Normal, reason.into(), message.into())
     }
 
-    pub fn warning(reason: &'static str, message: impl Into<String>) -> Self {
-        Self::new(Severity::Warning, reason, message)
+    pub fn warning(reason: impl Into<Cow<'static, str>>, message: impl Into<String>) -> Self {
+        Self::new(Severity::Warning, reason.into(), message.into())
     }
 
-    fn new(severity: Severity, reason: &'static str, message: impl Into<String>) -> Self {
+    fn new(severity: Severity, reason: Cow<'static, str>, message: String) -> Self {
         Self {
             severity,
             reason,
-            message: message.into(),
+            message,
             quiet_for: USUALLY_QUIET_FOR,
         }
     }
@@ -89,35 +96,39 @@ impl EventWriter {
 
     /// Writes an event about an object. One that cannot be written is logged: it must not hold up the work it tells of.
     pub async fn write(&self, about: &ObjectReference, announcement: &Announcement) {
-        if !self.is_news(about, announcement) {
+        let Some(key) = self.claim(about, announcement) else {
             return;
-        }
+        };
         let namespace = about.namespace.as_deref().filter(|own| !own.is_empty());
         let namespace = namespace.unwrap_or(NAMESPACE);
         let events: Api<Event> = Api::namespaced(self.client.clone(), namespace);
         let event = event(about, namespace, announcement, self.clock.now());
         if let Err(error) = events.create(&PostParams::default(), &event).await {
-            let (reason, message) = (announcement.reason, &announcement.message);
+            let (reason, message) = (&*announcement.reason, &announcement.message);
             tracing::warn!(%error, reason, message, "an event could not be written");
+            // Nobody read it: the next time it is news again.
+            self.written.lock().remove(&key);
         }
     }
 
-    fn is_news(&self, about: &ObjectReference, announcement: &Announcement) -> bool {
+    /// Reserves what is to be said; `None` if it was said a short time ago.
+    fn claim(&self, about: &ObjectReference, announcement: &Announcement) -> Option<Key> {
         let text = |own: &Option<String>| own.clone().unwrap_or_default();
-        let key = (
-            text(&about.kind),
-            text(&about.name),
-            announcement.reason,
-            announcement.message.clone(),
-        );
+        let key = Key {
+            kind: text(&about.kind),
+            name: text(&about.name),
+            uid: text(&about.uid),
+            reason: announcement.reason.clone(),
+            message: announcement.message.clone(),
+        };
         let now = self.clock.now();
         let mut written = self.written.lock();
         written.retain(|_, until| now < *until);
         if written.contains_key(&key) {
-            return false;
+            return None;
         }
-        written.insert(key, later(now, announcement.quiet_for));
-        true
+        written.insert(key.clone(), later(now, announcement.quiet_for));
+        Some(key)
     }
 }
 
@@ -140,7 +151,7 @@ fn event(about: &ObjectReference, namespace: &str, announcement: &Announcement, 
         },
         involved_object: about.clone(),
         type_: Some(severity.to_owned()),
-        reason: Some(announcement.reason.to_owned()),
+        reason: Some(announcement.reason.clone().into_owned()),
         message: Some(message),
         count: Some(1),
         first_timestamp: Some(Time(now)),
@@ -161,7 +172,19 @@ impl fmt::Debug for EventWriter {
 
 #[cfg(test)]
 mod tests {
+    use std::{
+        convert::Infallible,
+        sync::{
+            Arc,
+            atomic::{AtomicUsize, Ordering},
+        },
+    };
+
+    use http::{Request, Response, StatusCode};
+    use kube::client::Body;
+
     use super::*;
+    use crate::clock::ManualClock;
 
     #[test]
     fn a_long_message_is_cut_between_letters() {
@@ -169,5 +192,59 @@ mod tests {
         let event = event(&ObjectReference::default(), "default", &long, Timestamp::UNIX_EPOCH);
         let message = event.message.expect("a message");
         assert!(message.len() < 1010 && message.ends_with("ä…"), "{}", message.len());
+    }
+
+    /// An API server that counts the events it is sent, and refuses the first `refused` of them.
+    fn writer(refused: usize) -> (EventWriter, ManualClock, Arc<AtomicUsize>) {
+        let sent = Arc::new(AtomicUsize::new(0));
+        let count = sent.clone();
+        let service = tower::service_fn(move |_: Request<Body>| {
+            let (status, body) = if count.fetch_add(1, Ordering::SeqCst) < refused {
+                let status = r#"{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Forbidden","code":403}"#;
+                (StatusCode::FORBIDDEN, status)
+            } else {
+                let event = r#"{"kind":"Event","apiVersion":"v1","metadata":{"name":"a"},"involvedObject":{}}"#;
+                (StatusCode::CREATED, event)
+            };
+            let mut answer = Response::new(Body::from(body.as_bytes().to_vec()));
+            *answer.status_mut() = status;
+            std::future::ready(Ok::<_, Infallible>(answer))
+        });
+        let clock = ManualClock::starting_at(Timestamp::UNIX_EPOCH);
+        let writer = EventWriter::new(Client::new(service, "default"), clock.clock());
+        (writer, clock, sent)
+    }
+
+    fn object(uid: &str) -> ObjectReference {
+        ObjectReference {
+            kind: Some("NodeClaim".to_owned()),
+            name: Some("a".to_owned()),
+            uid: Some(uid.to_owned()),
+            ..ObjectReference::default()
+        }
+    }
+
+    #[tokio::test]
+    async fn the_same_is_said_once_in_a_while_about_each_object() {
+        let (writer, clock, sent) = writer(0);
+        let told = Announcement::warning("Full", "no room");
+        writer.write(&object("1"), &told).await;
+        writer.write(&object("1"), &told).await;
+        assert_eq!(sent.load(Ordering::SeqCst), 1);
+        writer.write(&object("2"), &told).await;
+        assert_eq!(sent.load(Ordering::SeqCst), 2, "another object of the same name");
+        clock.advance(USUALLY_QUIET_FOR);
+        writer.write(&object("1"), &told).await;
+        assert_eq!(sent.load(Ordering::SeqCst), 3);
+    }
+
+    #[tokio::test]
+    async fn an_event_that_could_not_be_written_is_tried_again() {
+        let (writer, _, sent) = writer(1);
+        let told = Announcement::normal(format!("Made{}", "Up"), "at run time");
+        for _ in 0..3 {
+            writer.write(&object("1"), &told).await;
+        }
+        assert_eq!(sent.load(Ordering::SeqCst), 2, "refused, then written, then known");
     }
 }

@@ -85,5 +85,5 @@ fn reference<K: Resource<DynamicType = ()>>(metadata: &ObjectMeta) -> ObjectRefe
 }
 
 fn unwritten(error: &kube::Error, announcement: &Announcement) {
-    tracing::warn!(%error, reason = announcement.reason, message = announcement.message, "an event could not be written");
+    tracing::warn!(%error, reason = %announcement.reason, message = announcement.message, "an event could not be written");
 }
