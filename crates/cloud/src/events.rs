@@ -200,7 +200,8 @@ mod tests {
         let count = sent.clone();
         let service = tower::service_fn(move |_: Request<Body>| {
             let (status, body) = if count.fetch_add(1, Ordering::SeqCst) < refused {
-                let status = r#"{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Forbidden","code":403}"#;
+                let status =
+                    r#"{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Forbidden","code":403}"#;
                 (StatusCode::FORBIDDEN, status)
             } else {
                 let event = r#"{"kind":"Event","apiVersion":"v1","metadata":{"name":"a"},"involvedObject":{}}"#;

@@ -53,7 +53,7 @@ pub enum BootstrapError {
     MachineConfig(String),
     #[error("the Secret lacks {0}")]
     Missing(&'static str),
-    #[error("the Ignition configuration is not JSON: {0}")]
+    #[error("the Ignition configuration cannot be used: {0}")]
     Ignition(String),
     #[error("the kubeconfig of ConfigMap kube-public/cluster-info cannot be used: {0}; give caCertHashes instead")]
     ClusterInfo(String),
@@ -64,18 +64,16 @@ pub const USUAL_LIMIT: usize = 32768;
 /// The most that any server takes.
 pub const LIMIT: usize = 1_048_576;
 
-/// Whether user data or the join need what the ConfigMap kube-public/cluster-info says.
-pub fn needs_cluster_info(class: &CloudStackNodeClass) -> bool {
+/// Whether user data, from wherever it comes, or the join need what the ConfigMap kube-public/cluster-info says.
+pub fn needs_cluster_info(class: &CloudStackNodeClass, secrets: &Secrets) -> bool {
     let spec = &class.spec;
     let joins = spec
         .bootstrap
         .as_ref()
         .is_some_and(|own| own.mode == BootstrapMode::Kubeadm && own.ca_cert_hashes.is_none());
+    let own = spec.user_data.as_ref().or(secrets.user_data.as_ref());
     let fills = spec.user_data_templating.unwrap_or_default() == UserDataTemplating::Placeholders
-        && spec
-            .user_data
-            .as_ref()
-            .is_some_and(|text| text.contains("${karpenter:CA_BUNDLE_BASE64}"));
+        && own.is_some_and(|text| text.contains("${karpenter:CA_BUNDLE_BASE64}"));
     joins || fills
 }
 

@@ -558,7 +558,7 @@ fn distinct<T: Identified>(items: &[T]) -> usize {
     ids.len()
 }
 
-fn unreadable(request: &Request, error: &serde_json::Error) -> ApiError {
+pub(crate) fn unreadable(request: &Request, error: &serde_json::Error) -> ApiError {
     ApiError::Unreadable {
         command: request.command.to_owned(),
         reason: error.to_string(),

@@ -19,6 +19,7 @@ use crate::{
             Account, AffinityGroup, AffinityGroupType, Capabilities, Capacity, DiskOffering, Network, Project,
             RegisteredUserData, SecurityGroup, ServiceOffering, SshKeyPair, Tariff, Template, Zone,
         },
+        unreadable,
     },
     node_class::CloudStackNodeClass,
     resolve::{self, Lists, Resolution},
@@ -171,6 +172,7 @@ impl Inventory {
         self.templates.flush();
         self.networks.flush();
         self.affinity_groups.flush();
+        self.affinity_types.flush();
         self.security_groups.flush();
         self.key_pairs.flush();
         self.user_data.flush();
@@ -178,6 +180,7 @@ impl Inventory {
         self.capabilities.flush();
         self.quota.flush();
         self.full_zones.flush();
+        self.tariffs.flush();
     }
 
     pub fn flush_networks(&self) {
@@ -311,12 +314,10 @@ impl Inventory {
     /// Zones whose hosts are full, by id; only administrators may ask. Zones with room may still be too fragmented.
     pub async fn full_zones(&self) -> Result<Arc<BTreeSet<String>>, ApiError> {
         let load = || async {
-            let content = self
-                .client
-                .call(&Request::new("listCapacity"), Priority::Discovery)
-                .await?;
-            let rows = content.page::<Capacity>("capacity").map(|page| page.items);
-            let rows = rows.unwrap_or_default();
+            let request = Request::new("listCapacity");
+            let content = self.client.call(&request, Priority::Discovery).await?;
+            let rows = content.page::<Capacity>("capacity");
+            let rows = rows.map_err(|error| unreadable(&request, &error))?.items;
             let is_full = |zone: &str, kind: i64| {
                 let mut own = rows.iter().filter(|row| row.zoneid == zone && row.kind == kind);
                 own.any(|row| row.percent() >= FULL)
@@ -335,10 +336,10 @@ impl Inventory {
         let load = || async {
             let request = Request::new("quotaTariffList");
             match self.client.call(&request, Priority::Discovery).await {
-                Ok(content) => Ok(content
-                    .page::<Tariff>("quotatariff")
-                    .map(|page| page.items)
-                    .unwrap_or_default()),
+                Ok(content) => match content.page::<Tariff>("quotatariff") {
+                    Ok(page) => Ok(page.items),
+                    Err(error) => Err(unreadable(&request, &error)),
+                },
                 Err(error) if matches!(error.class(), Some(Class::Forbidden | Class::Unsupported)) => Ok(Vec::new()),
                 Err(error) => Err(error),
             }

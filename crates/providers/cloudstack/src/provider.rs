@@ -314,7 +314,7 @@ impl Shared {
                 secrets.machine_config = Some(key_of(&self.secret(reference).await?, reference)?);
             }
         }
-        if bootstrap::needs_cluster_info(class) {
+        if bootstrap::needs_cluster_info(class, &secrets) {
             secrets.cluster_info = Some(self.cluster_info().await?);
         }
         Ok(secrets)
@@ -383,7 +383,11 @@ impl Shared {
             self.client.metrics().show_quota(account);
         }
         let full_zones = match self.settings.quota_preflight {
-            Switch::On if self.fleet.is_of_root() => self.inventory.full_zones().await.unwrap_or_default(),
+            Switch::On if self.fleet.is_of_root() => {
+                let full = self.inventory.full_zones().await;
+                full.inspect_err(|error| tracing::debug!(%error, "which zones are full is unknown"))
+                    .unwrap_or_default()
+            }
             Switch::On | Switch::Off => Arc::default(),
         };
         let entries = catalogue::entries(

@@ -332,7 +332,11 @@ pub(super) fn ignition(boot: &Boot<'_>, own: &str) -> Result<String, BootstrapEr
         "path": "/etc/kubernetes/karpenter.env", "mode": 0o600, "overwrite": true,
         "contents": {"source": format!("data:;base64,{}", STANDARD.encode(text))},
     });
-    let files = &mut config["storage"]["files"];
+    let storage = &mut config["storage"];
+    if !storage.is_object() && !storage.is_null() {
+        return Err(BootstrapError::Ignition("storage is not an object".to_owned()));
+    }
+    let files = &mut storage["files"];
     match files {
         Value::Array(files) => files.push(file),
         Value::Null => *files = json!([file]),

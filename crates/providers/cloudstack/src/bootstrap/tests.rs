@@ -171,9 +171,26 @@ fn ignition_gets_the_flags_of_the_kubelet_as_one_more_file() {
 }
 
 #[test]
+fn an_ignition_document_of_another_form_is_refused_with_the_part_that_is_wrong() {
+    let refused = |own: &str| {
+        let spec = json!({"userData": own, "bootstrap": {"mode": "Ignition"}});
+        render(spec, Secrets::default())
+    };
+    for (own, why) in [
+        ("[]", "it is not an object"),
+        (r#"{"storage": []}"#, "storage is not an object"),
+        (r#"{"storage": "x"}"#, "storage is not an object"),
+        (r#"{"storage": {"files": {}}}"#, "storage.files is not a list"),
+    ] {
+        assert_eq!(refused(own), Err(BootstrapError::Ignition(why.to_owned())), "{own}");
+    }
+    assert!(refused(r#"{"storage": null}"#).is_ok(), "null is nothing");
+}
+
+#[test]
 fn the_certificate_authority_comes_from_the_clusters_own_words() {
     let spec = json!({"userData": "CA=${karpenter:CA_BUNDLE_BASE64}", "userDataTemplating": "Placeholders"});
-    assert!(needs_cluster_info(&class(spec.clone())));
+    assert!(needs_cluster_info(&class(spec.clone()), &Secrets::default()));
     let info = "clusters: [{name: '', cluster: {server: 'https://a', certificate-authority-data: QUJD}}]";
     let secrets = Secrets {
         cluster_info: Some(info.to_owned()),
@@ -185,4 +202,19 @@ fn the_certificate_authority_comes_from_the_clusters_own_words() {
         ..Secrets::default()
     };
     assert!(matches!(render(spec, secrets), Err(BootstrapError::ClusterInfo(_))));
+}
+
+#[test]
+fn user_data_from_a_secret_may_ask_for_the_certificate_authority_too() {
+    let reference = json!({"secretRef": {"name": "a", "namespace": "b", "key": "c"}});
+    let of_secret = |text: &str| Secrets {
+        user_data: Some(text.to_owned()),
+        ..Secrets::default()
+    };
+    let asks = of_secret("CA=${karpenter:CA_BUNDLE_BASE64}");
+    let fills = class(json!({"userDataRef": reference, "userDataTemplating": "Placeholders"}));
+    assert!(needs_cluster_info(&fills, &asks));
+    assert!(!needs_cluster_info(&fills, &of_secret("CA=none")));
+    let verbatim = class(json!({"userDataRef": reference}));
+    assert!(!needs_cluster_info(&verbatim, &asks), "nothing is filled in");
 }
