@@ -14,12 +14,14 @@ pub struct RateLimit {
     pub burst: u32,
 }
 
-/// Who may take the last tokens.
+/// Who goes first. While a call of an earlier lane waits, those of later lanes take nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lane {
+    /// Deletions and what they wait for, where a provider tells them from launches: machines cost until they are gone.
+    Release,
     /// Launches, deletions and what they wait for.
     Urgent,
-    /// Refreshes; these leave a quarter of the burst to urgent calls.
+    /// Refreshes; these also leave a quarter of the burst to others.
     Background,
 }
 
@@ -39,6 +41,14 @@ struct Bucket {
     factor: f64,
     /// No recovery before this.
     slow_until: Timestamp,
+    /// Calls that wait, by lane.
+    waiting: [usize; Lane::COUNT],
+}
+
+/// A call in a lane, for as long as it waits.
+struct Waiting<'a> {
+    bucket: &'a Mutex<Bucket>,
+    lane: Lane,
 }
 
 /// After a throttled answer the rate is halved for this long, then recovers.
@@ -55,6 +65,7 @@ impl RateLimiter {
             filled_at: now,
             factor: 1.0,
             slow_until: now,
+            waiting: [0; Lane::COUNT],
         };
         Self {
             clock,
@@ -66,13 +77,12 @@ impl RateLimiter {
     /// Waits until a request may be sent. Answers how long it waited.
     pub async fn acquire(&self, lane: Lane) -> Duration {
         let started = self.clock.now();
-        loop {
-            let wait = match self.try_acquire(lane) {
-                Ok(()) => break,
-                Err(wait) => wait,
-            };
+        let mut waiting = None;
+        while let Err(wait) = self.try_acquire(lane) {
+            waiting.get_or_insert_with(|| Waiting::new(&self.bucket, lane));
             self.clock.sleep(wait).await;
         }
+        drop(waiting);
         Duration::try_from(self.clock.since(started)).unwrap_or_default()
     }
 
@@ -94,17 +104,37 @@ impl RateLimiter {
         let mut bucket = self.bucket.lock();
         bucket.fill(self.clock.now(), self.limit);
         let reserve = match lane {
-            Lane::Urgent => 0.0,
+            Lane::Release | Lane::Urgent => 0.0,
             Lane::Background => f64::from(self.limit.burst / 4),
         };
-        if bucket.tokens >= reserve + 1.0 {
+        let ahead: usize = bucket.waiting[..lane as usize].iter().sum();
+        if ahead == 0 && bucket.tokens >= reserve + 1.0 {
             bucket.tokens -= 1.0;
             return Ok(());
         }
-        let missing = reserve + 1.0 - bucket.tokens;
+        // Those ahead take a token each.
+        let missing = (reserve + 1.0 + ahead as f64 - bucket.tokens).max(1.0);
         let seconds = missing / (self.limit.per_second * bucket.factor);
         // A little more than needed, so that rounding does not cost another turn.
         Err(Duration::from_secs_f64(seconds) + Duration::from_micros(1))
+    }
+}
+
+impl Lane {
+    const COUNT: usize = 3;
+}
+
+impl<'a> Waiting<'a> {
+    fn new(bucket: &'a Mutex<Bucket>, lane: Lane) -> Self {
+        bucket.lock().waiting[lane as usize] += 1;
+        Self { bucket, lane }
+    }
+}
+
+/// Also when the call is given up.
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.bucket.lock().waiting[self.lane as usize] -= 1;
     }
 }
 
@@ -156,6 +186,35 @@ mod tests {
         assert!(take(&limiter, Lane::Urgent));
         assert!(take(&limiter, Lane::Urgent));
         assert!(!take(&limiter, Lane::Urgent));
+    }
+
+    #[test]
+    fn a_token_goes_to_the_most_urgent_that_waits_whoever_came_first() {
+        let (clock, limiter) = limiter(1.0, 1);
+        assert!(take(&limiter, Lane::Urgent));
+        let mut waits: Vec<_> = [Lane::Background, Lane::Urgent, Lane::Release]
+            .map(|lane| Box::pin(limiter.acquire(lane)))
+            .into();
+        assert!(waits.iter_mut().all(|call| call.now_or_never().is_none()));
+        for first in [2, 1, 0] {
+            clock.advance(Duration::from_millis(1100));
+            let done: Vec<bool> = waits.iter_mut().map(|call| call.now_or_never().is_some()).collect();
+            let expected: Vec<bool> = (0..waits.len()).map(|place| place == first).collect();
+            assert_eq!(done, expected);
+            waits.truncate(first);
+        }
+    }
+
+    #[test]
+    fn a_call_that_is_given_up_holds_nobody_back() {
+        let (clock, limiter) = limiter(1.0, 1);
+        assert!(take(&limiter, Lane::Urgent));
+        let mut given_up = Box::pin(limiter.acquire(Lane::Release));
+        assert!((&mut given_up).now_or_never().is_none());
+        clock.advance(Duration::from_secs(2));
+        assert!(!take(&limiter, Lane::Background), "somebody more urgent waits");
+        drop(given_up);
+        assert!(take(&limiter, Lane::Background));
     }
 
     #[test]

@@ -84,7 +84,8 @@ pub fn entries(class: &CloudStackNodeClass, resolution: &Resolution, around: &Su
         let zones: Vec<&ResolvedZone> = resolution
             .zones
             .iter()
-            .filter(|zone| own.is_in(&zone.zone.id) && !zone.networks.is_empty() && !zone.templates.is_empty())
+            .filter(|zone| own.is_in(&zone.zone.id) && !zone.networks.is_empty())
+            .filter(|zone| zone.templates.iter().any(|template| template.runs_on(&own.offering.id)))
             .collect();
         if zones.is_empty() {
             continue;
@@ -111,7 +112,11 @@ fn instance_type(
 ) -> InstanceType {
     let offering = &own.offering;
     let gpu = capacity::gpu(class, offering);
-    let template = zones.iter().flat_map(|zone| &zone.templates).next();
+    let templates = || {
+        let all = zones.iter().flat_map(|zone| &zone.templates);
+        all.filter(|template| template.runs_on(&offering.id))
+    };
+    let template = templates().next();
     let root_gib = capacity::root_gib(class, offering, resolution.root_disk_offering.as_ref(), template);
     let known = template.and_then(|template| {
         around.discovered.get(&Kind {
@@ -124,7 +129,6 @@ fn instance_type(
     let mut requirements = Requirements::new();
     let mut within = |key: &str, values: BTreeSet<String>| requirements.add(Requirement::within(key, values));
     let one = |value: String| BTreeSet::from([value]);
-    let templates = || zones.iter().flat_map(|zone| &zone.templates);
     within(INSTANCE_TYPE, one(name.to_owned()));
     within(ARCH, templates().map(|own| own.arch.clone()).collect());
     within(OS, templates().map(|own| own.os.clone()).collect());

@@ -367,7 +367,8 @@ impl Client {
                 Safety::Unrepeatable
             },
             lane: match priority {
-                Priority::Termination | Priority::Launch => Lane::Urgent,
+                Priority::Termination => Lane::Release,
+                Priority::Launch => Lane::Urgent,
                 Priority::Discovery => Lane::Background,
             },
             timeout: None,

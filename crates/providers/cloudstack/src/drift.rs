@@ -12,7 +12,7 @@ use crate::{
         hash::HASH_VERSION,
         status::{NETWORK_READY, OFFERINGS_READY, SECURITY_GROUPS_READY, TEMPLATE_READY, ZONE_READY},
     },
-    resolve::Resolution,
+    resolve::{Resolution, ResolvedTemplate},
 };
 
 /// The first reason why the machine differs.
@@ -74,9 +74,11 @@ fn has_other_template(vm: &VirtualMachine, resolution: &Resolution) -> bool {
     if own.is_pinned {
         return false;
     }
+    let runs = |other: &&ResolvedTemplate| vm.serviceofferingid.as_ref().is_none_or(|id| other.runs_on(id));
     let first = zone
         .templates
         .iter()
+        .filter(runs)
         .find(|other| other.arch == own.arch && other.os == own.os);
     first.is_some_and(|first| first.template.id != own.template.id)
 }

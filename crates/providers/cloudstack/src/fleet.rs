@@ -177,7 +177,8 @@ impl Fleet {
         self.client.list(&request, "volume", Priority::Discovery).await
     }
 
-    fn widest(&self, request: Request) -> Request {
+    /// Everything that the key may see, of every project.
+    pub(crate) fn widest(&self, request: Request) -> Request {
         widest(request, &self.settings, self.sees_everything.load(Ordering::Relaxed))
     }
 }

@@ -32,6 +32,7 @@ pub struct Inventory {
     scope: Scope,
     zones: TtlCache<(), Vec<Zone>>,
     offerings: TtlCache<Option<String>, Vec<ServiceOffering>>,
+    hosted: TtlCache<OfTemplate, BTreeSet<String>>,
     disk_offerings: TtlCache<Option<String>, Vec<DiskOffering>>,
     templates: TtlCache<InZone, Vec<Template>>,
     networks: TtlCache<InZone, Vec<Network>>,
@@ -45,6 +46,12 @@ pub struct Inventory {
     quota: TtlCache<Option<String>, Option<Account>>,
     full_zones: TtlCache<(), BTreeSet<String>>,
     tariffs: TtlCache<(), Vec<Tariff>>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct OfTemplate {
+    template: String,
+    project: Option<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -72,6 +79,7 @@ impl Inventory {
             scope: settings.scope.clone(),
             zones: cache!("zones", lifetimes.zones, STALE),
             offerings: cache!("offerings", lifetimes.offerings, STALE),
+            hosted: cache!("offerings", lifetimes.offerings, STALE),
             disk_offerings: cache!("disk_offerings", lifetimes.offerings, STALE),
             templates: cache!("templates", lifetimes.templates, STALE),
             networks: cache!("networks", lifetimes.networks, STALE),
@@ -120,6 +128,12 @@ impl Inventory {
             Ok::<_, ApiError>((zone.id.clone(), templates, networks))
         }));
         for (zone, templates, networks) in wanted.await? {
+            for id in resolve::wanting_hosts(&spec.template_selector_terms, &templates) {
+                if !lists.hosted.contains_key(id) {
+                    let hosted = self.hosted(id, project.as_deref()).await?;
+                    lists.hosted.insert(id.to_owned(), hosted);
+                }
+            }
             lists.templates.insert(zone.clone(), templates);
             lists.networks.insert(zone, networks);
         }
@@ -168,6 +182,7 @@ impl Inventory {
     pub fn flush(&self) {
         self.zones.flush();
         self.offerings.flush();
+        self.hosted.flush();
         self.disk_offerings.flush();
         self.templates.flush();
         self.networks.flush();
@@ -214,6 +229,22 @@ impl Inventory {
         let request = Request::new("listServiceOfferings").with_some("projectid", project);
         let key = project.map(str::to_owned);
         self.offerings.get(&key, || self.list(request, "serviceoffering")).await
+    }
+
+    /// Ids of the offerings whose hosts may run a template. Servers before 4.20 tell all: they do not know the question.
+    async fn hosted(&self, template: &str, project: Option<&str>) -> Result<Arc<BTreeSet<String>>, ApiError> {
+        let key = OfTemplate {
+            template: template.to_owned(),
+            project: project.map(str::to_owned),
+        };
+        let load = || async {
+            let request = Request::new("listServiceOfferings")
+                .with("templateid", template)
+                .with_some("projectid", project);
+            let listed: Vec<ServiceOffering> = self.list(request, "serviceoffering").await?;
+            Ok(listed.into_iter().map(|own| own.id).collect())
+        };
+        self.hosted.get(&key, load).await
     }
 
     pub async fn disk_offerings(&self, project: Option<&str>) -> Result<Arc<Vec<DiskOffering>>, ApiError> {

@@ -14,6 +14,11 @@ use karpenter_cloud::{
     clock::later,
     selection::{self, Candidate},
 };
+use kube::{
+    Api,
+    api::{Patch, PatchParams},
+};
+use serde_json::json;
 
 use crate::{
     bootstrap::{self, Boot, BootstrapError, Secrets},
@@ -24,10 +29,11 @@ use crate::{
         model::{Network, VirtualMachine},
     },
     labels,
-    machine::{self, Known, View},
-    node_class::{CloudStackNodeClass, HASH_ANNOTATION, HASH_VERSION_ANNOTATION, hash::HASH_VERSION},
+    machine::{self, Known, Marks, View},
+    node_class::{CloudStackNodeClass, HASH_ANNOTATION, HASH_VERSION_ANNOTATION, JOB_ANNOTATION, hash::HASH_VERSION},
     provider::Shared,
     resolve::{Resolution, ResolvedTemplate, ResolvedZone},
+    settings::OwnershipDetails,
 };
 
 /// One way to launch, decided in full.
@@ -98,11 +104,18 @@ impl Shared {
             entries: &entries,
         };
         let mut names = Names::default();
+        let unmarked = self
+            .unmarked_machine(claim, mark)
+            .await
+            .map_err(|error| unavailable(&error))?;
         if let Some(vm) = self
-            .look(mark, &mut names, After::Start)
+            .look(mark, unmarked, &mut names, After::Start)
             .await
             .map_err(|error| unavailable(&error))?
         {
+            if !Marks::of(&vm, &self.settings).is_ours() {
+                self.tag_new(claim, mark, &class, &vm.id).await;
+            }
             let vm = self.await_adopted(vm, deadline).await?;
             if let Some(vm) = vm {
                 return Ok(self.launched(&vm, &class, &secrets, known));
@@ -127,7 +140,7 @@ impl Shared {
             else {
                 continue;
             };
-            let Some((zone, template, network)) = self.place(claim, &resolution, candidate) else {
+            let Some((zone, template, network)) = self.place(claim, &resolution, candidate, entry) else {
                 if last.is_empty() {
                     let zone = selection::zone(&candidate.offering).unwrap_or_default();
                     last = format!("no template or network in zone {zone} fits the claim");
@@ -192,10 +205,16 @@ impl Shared {
     async fn look(
         &self,
         mark: &ClaimMark,
+        unmarked: Option<VirtualMachine>,
         names: &mut Names,
         after: After,
     ) -> Result<Option<VirtualMachine>, ApiError> {
-        let found = self.fleet.of_claim(mark, Priority::Launch).await?;
+        let mut found = self.fleet.of_claim(mark, Priority::Launch).await?;
+        if let Some(own) = unmarked
+            && found.iter().all(|known| known.id != own.id)
+        {
+            found.push(own);
+        }
         let now = self.clock.now();
         let mut adopted = None;
         for vm in found {
@@ -227,12 +246,14 @@ impl Shared {
             return Ok(Some(vm));
         };
         match self.finish(&vm.id, &job, deadline).await {
-            Ok(vm) => Ok(vm.map(|vm| *vm)),
-            Err(failure) => {
+            Finish::Launched(vm) => Ok(Some(*vm)),
+            Finish::Nothing => Ok(None),
+            Finish::Failed(failure) => {
                 tracing::info!(vm = vm.id, %failure, "a machine that was found launching failed");
                 self.discard(&vm.id).await;
                 Ok(None)
             }
+            Finish::Unknown(error) => Err(unavailable(&error)),
         }
     }
 
@@ -249,6 +270,7 @@ impl Shared {
         claim: &NodeClaim,
         resolution: &'a Resolution,
         candidate: &Candidate,
+        entry: &Entry,
     ) -> Option<(&'a ResolvedZone, &'a ResolvedTemplate, &'a Network)> {
         let wanted = selection::zone(&candidate.offering)?;
         let zone = resolution
@@ -258,7 +280,8 @@ impl Shared {
         let mut asked = Requirements::from_wire(&self.rules, &claim.spec.requirements);
         let template = zone.templates.iter().find(|own| {
             let id = |key: &str, value: &str| asked.get(key).is_none_or(|wanted| wanted.has(value));
-            asked.is_compatible(&own.requirements, Undefined::WellKnown(&self.rules))
+            own.runs_on(&entry.offering.offering.id)
+                && asked.is_compatible(&own.requirements, Undefined::WellKnown(&self.rules))
                 && id(labels::TEMPLATE_ID, &own.template.id)
                 && id(labels::TEMPLATE_NAME, &labels::label(&own.template.name))
         })?;
@@ -280,11 +303,13 @@ impl Shared {
 
     async fn attempt(&self, plan: &Plan<'_>, names: &mut Names, deadline: Timestamp) -> Attempt {
         let name = self.fleet.name(plan.mark, names.attempt);
-        let request = match self.deploy_request(plan, &name).await {
+        let (request, seat) = match self.deploy_request(plan, &name).await {
             Ok(request) => request,
             Err(error) => return Attempt::Fail(error),
         };
-        let (id, job) = match self.send_deploy(plan, &request, &name).await {
+        let sent = self.send_deploy(plan, &request, &name).await;
+        drop(seat);
+        let (id, job) = match sent {
             Ok(Sent::Accepted { id, job }) => (id, job),
             Ok(Sent::Found(vm)) => match self.await_adopted(*vm, deadline).await {
                 Ok(Some(vm)) => return Attempt::Launched(Box::new(vm)),
@@ -296,20 +321,72 @@ impl Shared {
             },
             Err(error) => return self.refused(plan, error, names, deadline).await,
         };
-        let (finished, ()) = futures::future::join(self.finish(&id, &job, deadline), self.tag_new(plan, &id)).await;
+        self.record_job(plan.claim, &job).await;
+        let (finished, ()) = futures::future::join(
+            self.finish(&id, &job, deadline),
+            self.tag_new(plan.claim, plan.mark, plan.class, &id),
+        )
+        .await;
         match finished {
-            Ok(Some(vm)) => Attempt::Launched(vm),
-            Ok(None) => {
+            Finish::Launched(vm) => Attempt::Launched(vm),
+            Finish::Nothing => {
                 self.discard(&id).await;
                 names.used(|attempt| self.fleet.name(plan.mark, attempt));
                 Attempt::Again
             }
-            Err(failure) => {
+            Finish::Failed(failure) => {
                 self.discard(&id).await;
                 names.used(|attempt| self.fleet.name(plan.mark, attempt));
                 self.failed(plan, &failure).await
             }
+            Finish::Unknown(error) => Attempt::Fail(unavailable(&error)),
         }
+    }
+
+    /// Writes on the claim which job makes its machine, so that whoever starts after a crash finds both. The marks on the
+    /// machine say the same: a claim that cannot be written is launched all the same.
+    async fn record_job(&self, claim: &NodeClaim, job: &str) {
+        let claims: Api<NodeClaim> = Api::all(self.kube.clone());
+        let name = claim.metadata.name.as_deref().unwrap_or_default();
+        let patch = json!({"metadata": {"uid": claim.metadata.uid, "annotations": {JOB_ANNOTATION: job}}});
+        let written = claims.patch(name, &PatchParams::default(), &Patch::Merge(&patch)).await;
+        if let Err(error) = written {
+            tracing::debug!(claim = name, job, %error, "the job of a launch could not be written on its claim");
+        }
+    }
+
+    /// The machine that the job on the claim made, if the server still knows it.
+    pub(crate) async fn recorded_machine(&self, claim: &NodeClaim) -> Result<Option<VirtualMachine>, ApiError> {
+        let annotations = claim.metadata.annotations.as_ref();
+        let Some(job) = annotations.and_then(|own| own.get(JOB_ANNOTATION)) else {
+            return Ok(None);
+        };
+        let made = match self.client.job(job, Priority::Launch).await {
+            Ok(job) => job.jobinstanceid,
+            // Forgotten after a day, or somebody else's.
+            Err(error) if matches!(error.class(), Some(Class::NotFound | Class::Forbidden)) => None,
+            Err(error) => return Err(error),
+        };
+        match made {
+            Some(id) => self.fleet.read_now(&id, Priority::Launch).await,
+            None => Ok(None),
+        }
+    }
+
+    /// Where machines carry no details, one that was not tagged yet is known by what is written on its claim alone.
+    pub(crate) async fn unmarked_machine(
+        &self,
+        claim: &NodeClaim,
+        mark: &ClaimMark,
+    ) -> Result<Option<VirtualMachine>, ApiError> {
+        if self.settings.ownership_details == OwnershipDetails::Written {
+            return Ok(None);
+        }
+        let recorded = self.recorded_machine(claim).await?;
+        Ok(recorded.filter(|vm| {
+            let is_named = |attempt: u32| self.fleet.name(mark, attempt).eq_ignore_ascii_case(&vm.name);
+            !Marks::of(vm, &self.settings).is_ours() && (1..=MOST_NAMES).any(is_named)
+        }))
     }
 
     /// Sends the deploy; if its answer is lost, looks whether it was carried out before it is sent again.
@@ -364,7 +441,7 @@ impl Shared {
             self.discard(id).await;
         }
         if was_dispatched {
-            match self.look(plan.mark, names, After::Refusal).await {
+            match self.look(plan.mark, None, names, After::Refusal).await {
                 Ok(Some(vm)) => match self.await_adopted(vm, deadline).await {
                     Ok(Some(vm)) => return Attempt::Launched(Box::new(vm)),
                     Ok(None) => return Attempt::Again,
@@ -415,14 +492,14 @@ impl Shared {
                 self.unavailable
                     .mark_offering(class, own, shape, zone, "CloudStack has no capacity for it");
                 Attempt::Next(format!(
-                    "CloudStack has no capacity for {name} in zone {}",
+                    "CloudStack has no capacity for {name} in zone {}; add hosts, or allow other instance types or zones",
                     plan.zone.zone.name
                 ))
             }
             Class::StartFailed => {
                 self.unavailable.mark_start_failed(class, own, shape, zone);
                 Attempt::Next(format!(
-                    "a machine of {name} did not start in zone {}",
+                    "a machine of {name} did not start in zone {}; the management server's log says why",
                     plan.zone.zone.name
                 ))
             }
@@ -494,8 +571,8 @@ impl Shared {
         }
     }
 
-    /// Waits for a deploy. `Ok(None)` if it ended without a machine and without a reason.
-    async fn finish(&self, id: &str, job: &str, deadline: Timestamp) -> Result<Option<Box<VirtualMachine>>, Failure> {
+    /// Waits for a deploy.
+    async fn finish(&self, id: &str, job: &str, deadline: Timestamp) -> Finish {
         let started = self.clock.now();
         let end = tokio::select! {
             end = self.jobs.wait(job, id) => Some(end),
@@ -517,28 +594,32 @@ impl Shared {
             Some(JobEnd::Succeeded(job)) => {
                 // A destroy of ours may have waited for the start; then the job's success means nothing.
                 if self.is_being_destroyed(id) {
-                    return Ok(None);
+                    return Finish::Nothing;
                 }
                 let told = job
                     .jobresult
                     .and_then(|result| serde_json::from_value(result["virtualmachine"].clone()).ok());
-                let vm: Option<VirtualMachine> = told;
-                Ok(vm.filter(|vm| vm.id == id).map(Box::new))
+                match told.filter(|vm: &VirtualMachine| vm.id == id) {
+                    Some(vm) => Finish::Launched(Box::new(vm)),
+                    None => Finish::Nothing,
+                }
             }
-            Some(JobEnd::Failed(failure)) if failure.class != Class::Ambiguous => Err(failure),
-            Some(JobEnd::Failed(_) | JobEnd::Forgotten) => {
-                let read = self.fleet.read_now(id, Priority::Launch).await.ok().flatten();
-                let now = self.clock.now();
-                Ok(read.filter(|vm| View::of(vm, now) == View::Running).map(Box::new))
-            }
+            Some(JobEnd::Failed(failure)) if failure.class != Class::Ambiguous => Finish::Failed(failure),
+            Some(JobEnd::Failed(_) | JobEnd::Forgotten) => self.found(id, |view| view == View::Running).await,
             // The first copy of a template may take longer than core waits: the sweep follows it from here.
             None => {
-                let read = self.fleet.read_now(id, Priority::Launch).await.ok().flatten();
-                let now = self.clock.now();
-                Ok(read
-                    .filter(|vm| matches!(View::of(vm, now), View::Running | View::Launching))
-                    .map(Box::new))
+                self.found(id, |view| matches!(view, View::Running | View::Launching))
+                    .await
             }
+        }
+    }
+
+    /// The machine, if it is as it should be; what could not be read may be.
+    async fn found(&self, id: &str, is_meant: impl Fn(View) -> bool) -> Finish {
+        match self.fleet.read_now(id, Priority::Launch).await {
+            Ok(Some(vm)) if is_meant(View::of(&vm, self.clock.now())) => Finish::Launched(Box::new(vm)),
+            Ok(_) => Finish::Nothing,
+            Err(error) => Finish::Unknown(error),
         }
     }
 
@@ -587,6 +668,16 @@ impl Shared {
             secrets: plan.secrets,
         })
     }
+}
+
+/// How a deploy ended.
+enum Finish {
+    Launched(Box<VirtualMachine>),
+    /// Without a machine and without a reason.
+    Nothing,
+    Failed(Failure),
+    /// CloudStack could not be asked; the next look at the claim finds what was made.
+    Unknown(ApiError),
 }
 
 /// Why a look is taken.

@@ -2,6 +2,7 @@
 //!
 //! With the feature `sim` there is also a simulated CloudStack on a real socket, for tests and the demo.
 
+mod affinity;
 pub mod bootstrap;
 pub mod catalogue;
 pub mod client;

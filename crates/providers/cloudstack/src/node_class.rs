@@ -34,6 +34,8 @@ pub const GROUP: &str = "karpenter.k8s.cloudstack";
 pub const FINALIZER: &str = "karpenter.k8s.cloudstack/termination";
 pub const HASH_ANNOTATION: &str = "karpenter.k8s.cloudstack/nodeclass-hash";
 pub const HASH_VERSION_ANNOTATION: &str = "karpenter.k8s.cloudstack/nodeclass-hash-version";
+/// On a claim: the deploy job of its machine.
+pub const JOB_ANNOTATION: &str = "karpenter.k8s.cloudstack/job-id";
 
 /// How machines of the class are made.
 #[derive(CustomResource, Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -353,6 +355,12 @@ impl CloudStackNodeClass {
     pub fn wanted_zones(&self) -> Vec<&str> {
         let several = self.spec.zones.iter().flatten().map(String::as_str);
         self.spec.zone.as_deref().into_iter().chain(several).collect()
+    }
+
+    /// Whether affinity groups are made for its machines.
+    pub fn manages_affinity_groups(&self) -> bool {
+        let groups = self.spec.affinity_groups.as_ref();
+        groups.is_some_and(|own| own.managed.is_some())
     }
 
     pub fn ssh_key_pairs(&self) -> Vec<&str> {

@@ -25,6 +25,7 @@ use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 
 use crate::{
+    affinity::Seats,
     bootstrap::{self, Secrets},
     catalogue::{self, Entry, Surroundings, discovered::DiscoveredMemory},
     client::{ApiError, Client, Priority, Request, jobs::Jobs, model::VirtualMachine},
@@ -71,7 +72,7 @@ pub(crate) struct Shared {
     pub(crate) expunge_denied: Mutex<Option<Timestamp>>,
     pub(crate) deploys: Semaphore,
     pub(crate) grouping: tokio::sync::Mutex<()>,
-    pub(crate) placed_in_group: Mutex<HashMap<String, usize>>,
+    pub(crate) seats: Seats,
     pub(crate) machines_per_network: Mutex<BTreeMap<String, usize>>,
     /// New keys that do not work, or are somebody else's.
     pub(crate) refused_keys: Mutex<Option<tasks::RefusedKeys>>,
@@ -114,7 +115,7 @@ impl CloudStackProvider {
             expunge_denied: Mutex::default(),
             deploys: Semaphore::new(DEPLOYS_AT_ONCE),
             grouping: tokio::sync::Mutex::default(),
-            placed_in_group: Mutex::default(),
+            seats: Seats::default(),
             machines_per_network: Mutex::default(),
             refused_keys: Mutex::default(),
             loose_disks: Mutex::default(),
@@ -280,11 +281,14 @@ impl Shared {
 
     /// Finds out whether the key is a root administrator's; an account that may not be read is not.
     pub(crate) async fn learn_role(&self) {
-        if let Ok(account) = self.inventory.quota(None).await
-            && let Some(account) = account.as_ref()
-        {
-            self.fleet
-                .set_sees_everything(account.roletype.as_deref() == Some("Admin"));
+        match self.inventory.quota(None).await {
+            Ok(account) => {
+                if let Some(account) = account.as_ref() {
+                    self.fleet
+                        .set_sees_everything(account.roletype.as_deref() == Some("Admin"));
+                }
+            }
+            Err(error) => tracing::debug!(%error, "the role of the API key is unknown"),
         }
     }
 
@@ -492,10 +496,16 @@ impl Shared {
     }
 
     /// What is known about a class; a list of machines does not fail because a catalogue cannot be read.
-    async fn known(&self, class: &CloudStackNodeClass) -> Option<(Resolution, Vec<Entry>)> {
-        let resolution = self.inventory.resolve(class).await.ok()?;
-        let entries = self.entries(class, &resolution).await.ok()?;
-        Some((resolution, entries))
+    pub(crate) async fn known(&self, class: &CloudStackNodeClass) -> Option<(Resolution, Vec<Entry>)> {
+        let known = async {
+            let resolution = self.inventory.resolve(class).await?;
+            let entries = self.entries(class, &resolution).await?;
+            Ok::<_, ApiError>((resolution, entries))
+        };
+        let known = known.await;
+        known
+            .inspect_err(|error| tracing::debug!(node_class = class.name(), %error, "the catalogue is unknown"))
+            .ok()
     }
 
     async fn instance_types(&self, pool: &NodePool) -> Result<InstanceTypes, CloudError> {

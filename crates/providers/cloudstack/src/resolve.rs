@@ -8,7 +8,10 @@ mod storage;
 mod templates;
 mod zones;
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use karpenter_api::requirement::Requirements;
 
@@ -24,6 +27,7 @@ use crate::{
 };
 
 pub use offerings::offering_tags;
+pub use templates::wanting_hosts;
 pub use zones::zones;
 
 /// Everything that CloudStack has and a class may choose from.
@@ -41,6 +45,8 @@ pub struct Lists {
     pub key_pairs: Arc<Vec<SshKeyPair>>,
     pub user_data: Arc<Vec<RegisteredUserData>>,
     pub projects: Arc<Vec<Project>>,
+    /// Ids of the offerings whose hosts may run a template that wants hosts of its own, by template id.
+    pub hosted: BTreeMap<String, Arc<BTreeSet<String>>>,
 }
 
 /// What a class comes to.
@@ -85,6 +91,8 @@ pub struct ResolvedTemplate {
     /// Selected by id: newer ones do not matter.
     pub is_pinned: bool,
     pub requirements: Requirements,
+    /// Ids of the offerings that it can run on; any if `None`.
+    hosted_by: Option<Arc<BTreeSet<String>>>,
 }
 
 #[derive(Clone, Debug)]
@@ -118,7 +126,7 @@ pub fn resolve(
     for zone in zones {
         let all = lists.networks.get(&zone.id).cloned().unwrap_or_default();
         let templates = lists.templates.get(&zone.id).cloned().unwrap_or_default();
-        let templates = templates::select(&spec.template_selector_terms, &templates);
+        let templates = templates::select(&spec.template_selector_terms, &templates, &lists.hosted);
         let templates = templates.unwrap_or_else(|problem| {
             template_problem.get_or_insert(problem);
             Vec::new()
@@ -178,6 +186,14 @@ impl Resolution {
     }
 }
 
+impl ResolvedTemplate {
+    /// Whether the hosts of the offering may run it (cloudstack.md §6.3).
+    pub fn runs_on(&self, offering: &str) -> bool {
+        let hosted_by = self.hosted_by.as_ref();
+        hosted_by.is_none_or(|own| own.contains(offering))
+    }
+}
+
 impl ResolvedOffering {
     /// Whether machines of it can be made in the zone.
     pub fn is_in(&self, zone: &str) -> bool {
@@ -207,6 +223,14 @@ fn names<'a>(all: impl Iterator<Item = &'a str>) -> String {
         (true, _) => "none".to_owned(),
         (false, 0) => all.join(", "),
         (false, more) => format!("{} and {more} more", all.join(", ")),
+    }
+}
+
+/// What may be chosen instead, as the end of a sentence.
+fn choice<'a>(all: impl Iterator<Item = &'a str>) -> String {
+    match names(all).as_str() {
+        "none" => "there is none, make one".to_owned(),
+        all => format!("choose from {all}"),
     }
 }
 

@@ -44,6 +44,12 @@ impl Shared {
         let found = self.fleet.of_claim(&mark, Priority::Termination).await?;
         let class = self.class_by_name(&claim.spec.node_class_ref.name).await?;
         let mut all = Deletion::Gone;
+        if let Some(vm) = self.unmarked_machine(claim, &mark).await?
+            && View::of(&vm, self.clock.now()) != View::Gone
+        {
+            self.discard(&vm.id).await;
+            all = Deletion::InProgress;
+        }
         for vm in found {
             if View::of(&vm, self.clock.now()) == View::Gone {
                 continue;

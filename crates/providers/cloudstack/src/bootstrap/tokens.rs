@@ -104,10 +104,10 @@ impl Shared {
         Ok(format!("{id}.{secret}"))
     }
 
-    /// Deletes tokens whose claim is registered, is going, or is gone.
+    /// Every token that was made for a claim.
     ///
     /// Where no class has them made, Karpenter has no business in kube-system; what such a class left expires by itself.
-    pub(crate) async fn collect_tokens(&self, claims: &[NodeClaim]) -> Result<(), CloudError> {
+    pub(crate) async fn tokens_of_claims(&self) -> Result<Vec<Secret>, CloudError> {
         let classes: Api<CloudStackNodeClass> = Api::all(self.kube.clone());
         let classes = classes
             .list(&ListParams::default())
@@ -116,14 +116,22 @@ impl Shared {
         let manages =
             |class: &CloudStackNodeClass| class.spec.bootstrap.as_ref().is_some_and(Bootstrap::manages_tokens);
         if !classes.items.iter().any(manages) {
-            return Ok(());
+            return Ok(Vec::new());
         }
         let secrets: Api<Secret> = Api::namespaced(self.kube.clone(), NAMESPACE);
         let listed = secrets
             .list(&ListParams::default().labels(CLAIM_UID))
             .await
-            .cloud_context("listing bootstrap tokens")?;
-        for secret in listed.items {
+            .cloud_context("listing bootstrap tokens; Karpenter needs the right to list Secrets in kube-system")?;
+        Ok(listed.items)
+    }
+
+    /// Deletes those of the tokens whose claim is registered, is going, or is gone.
+    ///
+    /// `claims` must have been listed after the tokens: a claim is there before its token is.
+    pub(crate) async fn collect_tokens(&self, tokens: Vec<Secret>, claims: &[NodeClaim]) -> Result<(), CloudError> {
+        let secrets: Api<Secret> = Api::namespaced(self.kube.clone(), NAMESPACE);
+        for secret in tokens {
             let uid = secret.metadata.labels.as_ref().and_then(|own| own.get(CLAIM_UID));
             let claim = claims.iter().find(|claim| claim.metadata.uid.as_ref() == uid);
             let is_needed =

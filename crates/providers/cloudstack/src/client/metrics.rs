@@ -196,8 +196,9 @@ impl HttpObserver for ApiMetrics {
         let waited = attempt.throttled.as_secs_f64();
         if waited > 0.0 {
             let priority = match attempt.lane {
-                Lane::Urgent => "urgent",
-                Lane::Background => "background",
+                Lane::Release => "termination",
+                Lane::Urgent => "launch",
+                Lane::Background => "discovery",
             };
             self.throttled.with_label_values(&[priority]).inc_by(waited);
         }

@@ -128,6 +128,7 @@ pub struct NetworkService {
 pub struct AffinityGroup {
     pub id: String,
     pub name: String,
+    pub description: Option<String>,
     #[serde(rename = "type")]
     pub kind: String,
     #[serde(rename = "virtualmachineIds")]

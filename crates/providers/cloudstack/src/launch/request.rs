@@ -2,15 +2,17 @@
 
 use std::collections::BTreeMap;
 
-use karpenter_cloud::CloudError;
+use karpenter_api::NodeClaim;
+use karpenter_cloud::{ClaimMark, CloudError};
 use sha1::{Digest, Sha1};
 use uuid::Uuid;
 
 use super::Plan;
 use crate::{
-    client::{ApiError, Class, Priority, Request, model::AffinityGroup},
+    affinity::Seat,
+    client::{ApiError, Class, Priority, Request},
     machine,
-    node_class::placement::AffinityScope,
+    node_class::CloudStackNodeClass,
     provider::Shared,
     settings::OwnershipDetails,
 };
@@ -28,7 +30,12 @@ fn custom_id(claim_uid: &str, name: &str) -> Option<String> {
 }
 
 impl Shared {
-    pub(super) async fn deploy_request(&self, plan: &Plan<'_>, name: &str) -> Result<Request, CloudError> {
+    /// The request, and the seat in a managed affinity group that it takes.
+    pub(super) async fn deploy_request(
+        &self,
+        plan: &Plan<'_>,
+        name: &str,
+    ) -> Result<(Request, Option<Seat<'_>>), CloudError> {
         let spec = &plan.class.spec;
         let shape = plan.entry.shape;
         let project = self.inventory.project(plan.class).await?;
@@ -73,12 +80,10 @@ impl Shared {
             .iter()
             .map(|own| own.id.as_str())
             .collect();
+        let (affinity_groups, seat) = self.affinity_group_ids(plan, project.as_deref()).await?;
         request = request
             .with_list("securitygroupids", &groups)
-            .with_list(
-                "affinitygroupids",
-                &self.affinity_group_ids(plan, project.as_deref()).await?,
-            )
+            .with_list("affinitygroupids", &affinity_groups)
             .with_list("keypairs", &plan.class.ssh_key_pairs())
             .with_some("rootdisksize", spec.root_disk_size.map(|own| own.to_string()))
             .with_some(
@@ -128,7 +133,7 @@ impl Shared {
         if self.inventory.capabilities().await?.instanceleaseenabled {
             request.add("leaseduration", "-1");
         }
-        Ok(request)
+        Ok((request, seat))
     }
 
     fn with_disks(&self, mut request: Request, plan: &Plan<'_>) -> Request {
@@ -162,100 +167,10 @@ impl Shared {
         request
     }
 
-    /// Selected groups, and the managed one, which is made if it is not there.
-    async fn affinity_group_ids(&self, plan: &Plan<'_>, project: Option<&str>) -> Result<Vec<String>, CloudError> {
-        let mut ids: Vec<String> = plan
-            .resolution
-            .affinity_groups
-            .iter()
-            .map(|own| own.id.clone())
-            .collect();
-        let managed = plan
-            .class
-            .spec
-            .affinity_groups
-            .as_ref()
-            .and_then(|own| own.managed.as_ref());
-        let Some(managed) = managed else { return Ok(ids) };
-        let cluster = &self.settings.cluster_name;
-        let base = match managed.scope.unwrap_or_default() {
-            AffinityScope::NodePool => format!("karpenter-{cluster}-{}", plan.claim.node_pool().unwrap_or_default()),
-            AffinityScope::NodeClass => format!("karpenter-{cluster}-{}", plan.class.name()),
-            AffinityScope::Cluster => format!("karpenter-{cluster}"),
-        };
-        let most = managed
-            .max_size
-            .filter(|most| *most > 0)
-            .and_then(|most| usize::try_from(most).ok());
-        let _one_at_a_time = self.grouping.lock().await;
-        self.inventory.flush_affinity_groups();
-        let known = self.inventory.affinity_groups(project).await?;
-        for number in 1..=1000 {
-            let name = if number == 1 {
-                base.clone()
-            } else {
-                format!("{base}-{number}")
-            };
-            match known.iter().find(|own| own.name == name) {
-                Some(own) if most.is_none_or(|most| self.members(own) < most) => {
-                    self.note_member(&own.id);
-                    ids.push(own.id.clone());
-                    return Ok(ids);
-                }
-                Some(_) => {}
-                None => {
-                    let id = self
-                        .make_group(&name, managed.kind.unwrap_or_default().as_str(), project)
-                        .await?;
-                    self.note_member(&id);
-                    ids.push(id);
-                    return Ok(ids);
-                }
-            }
-        }
-        Err(CloudError::create(
-            "AffinityGroupsExhausted",
-            "there are 1000 affinity groups already; raise maxSize",
-        ))
-    }
-
-    async fn make_group(&self, name: &str, kind: &str, project: Option<&str>) -> Result<String, CloudError> {
-        let request = Request::new("createAffinityGroup")
-            .with("name", name)
-            .with("type", kind)
-            .with(
-                "description",
-                format!("made by Karpenter for cluster {}", self.settings.cluster_name),
-            );
-        let request = self.inventory.scoped(request, project);
-        let answer = self.client.call(&request, Priority::Launch).await;
-        self.inventory.flush_affinity_groups();
-        let content = answer.map_err(CloudError::from)?;
-        let id = content.text("id").map(str::to_owned);
-        id.ok_or_else(|| CloudError::transient("createAffinityGroup answered without an id"))
-    }
-
-    /// Machines in a group: what the server counts, and what was put there since.
-    fn members(&self, group: &AffinityGroup) -> usize {
-        let listed = group.virtual_machine_ids.len();
-        let placed = self.placed_in_group.lock().get(&group.id).copied().unwrap_or_default();
-        listed.max(placed)
-    }
-
-    fn note_member(&self, group: &str) {
-        *self.placed_in_group.lock().entry(group.to_owned()).or_default() += 1;
-    }
-
     /// Tags a machine that was just accepted. What fails here is repaired by the tagging task.
-    pub(super) async fn tag_new(&self, plan: &Plan<'_>, id: &str) {
-        let pool = plan.claim.node_pool().unwrap_or_default();
-        let tags = machine::tags(
-            &self.settings,
-            plan.mark,
-            pool,
-            plan.class.name(),
-            plan.class.spec.tags.as_ref(),
-        );
+    pub(super) async fn tag_new(&self, claim: &NodeClaim, mark: &ClaimMark, class: &CloudStackNodeClass, id: &str) {
+        let pool = claim.node_pool().unwrap_or_default();
+        let tags = machine::tags(&self.settings, mark, pool, class.name(), class.spec.tags.as_ref());
         if let Err(error) = self.create_tags("UserVm", id, &tags).await {
             tracing::warn!(vm = id, %error, "a new machine could not be tagged yet");
         }

@@ -1,6 +1,6 @@
 //! What must exist in the account: key pairs, registered user data, the project.
 
-use super::{Lists, Resolution, is, names, problem};
+use super::{Lists, Resolution, choice, is, problem};
 use crate::node_class::{
     CloudStackNodeClass,
     status::{BOOTSTRAP_READY, ZONE_READY},
@@ -9,8 +9,8 @@ use crate::node_class::{
 pub(super) fn belongings(class: &CloudStackNodeClass, lists: &Lists, resolution: &mut Resolution) {
     for name in class.ssh_key_pairs() {
         if lists.key_pairs.iter().all(|own| own.name != name) {
-            let all = names(lists.key_pairs.iter().map(|own| own.name.as_str()));
-            let message = format!("SSH key pair {name} does not exist in the account; there is {all}");
+            let all = choice(lists.key_pairs.iter().map(|own| own.name.as_str()));
+            let message = format!("SSH key pair {name} does not exist in the account; {all}");
             problem(&mut resolution.problems, BOOTSTRAP_READY, "SSHKeyPairNotFound", message);
         }
     }
@@ -27,8 +27,8 @@ pub(super) fn belongings(class: &CloudStackNodeClass, lists: &Lists, resolution:
         match found {
             Some(own) => resolution.registered_user_data = Some(own.id.clone()),
             None => {
-                let all = names(lists.user_data.iter().map(|own| own.name.as_str()));
-                let message = format!("the registered user data does not exist in the account; there is {all}");
+                let all = choice(lists.user_data.iter().map(|own| own.name.as_str()));
+                let message = format!("the registered user data does not exist in the account; {all}");
                 problem(&mut resolution.problems, BOOTSTRAP_READY, "SecretNotFound", message);
             }
         }
@@ -41,8 +41,8 @@ pub(super) fn belongings(class: &CloudStackNodeClass, lists: &Lists, resolution:
         match found {
             Some(own) => resolution.project = Some(own.clone()),
             None => {
-                let all = names(lists.projects.iter().map(|own| own.name.as_str()));
-                let message = format!("project {wanted} does not exist or the API key is not in it; there is {all}");
+                let all = choice(lists.projects.iter().map(|own| own.name.as_str()));
+                let message = format!("project {wanted} does not exist or the API key is not in it; {all}");
                 problem(&mut resolution.problems, ZONE_READY, "ProjectNotFound", message);
             }
         }

@@ -1,6 +1,6 @@
 //! Security groups and affinity groups.
 
-use super::{Lists, Resolution, is, names, of_tags, problem, tags_match};
+use super::{Lists, Resolution, choice, is, names, of_tags, problem, tags_match};
 use crate::{
     client::model::{AffinityGroup, SecurityGroup},
     node_class::{
@@ -38,8 +38,8 @@ pub(super) fn security_groups(class: &CloudStackNodeClass, lists: &Lists, resolu
         .security_groups
         .sort_by(|a, b| (&a.name, &a.id).cmp(&(&b.name, &b.id)));
     if resolution.security_groups.is_empty() {
-        let all = names(lists.security_groups.iter().map(|own| own.name.as_str()));
-        let message = format!("no security group matches securityGroupSelectorTerms; there is {all}");
+        let all = choice(lists.security_groups.iter().map(|own| own.name.as_str()));
+        let message = format!("no security group matches securityGroupSelectorTerms; {all}");
         problem(
             &mut resolution.problems,
             SECURITY_GROUPS_READY,
@@ -58,8 +58,8 @@ pub(super) fn affinity_groups(class: &CloudStackNodeClass, lists: &Lists, resolu
             |own: &&AffinityGroup| is(&term.id, &own.id) && is(&term.name, &own.name) && is(&term.kind, &own.kind);
         let found: Vec<&AffinityGroup> = lists.affinity_groups.iter().filter(matches).collect();
         if found.is_empty() {
-            let all = names(lists.affinity_groups.iter().map(|own| own.name.as_str()));
-            let message = format!("no affinity group matches affinityGroups.selectorTerms; there is {all}");
+            let all = choice(lists.affinity_groups.iter().map(|own| own.name.as_str()));
+            let message = format!("no affinity group matches affinityGroups.selectorTerms; {all}");
             problem(
                 &mut resolution.problems,
                 AFFINITY_GROUPS_READY,

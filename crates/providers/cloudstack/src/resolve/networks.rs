@@ -1,6 +1,6 @@
 //! The networks that NICs may be in.
 
-use super::{Problem, is, names, of_tags, tags_match};
+use super::{Problem, choice, is, names, of_tags, tags_match};
 use crate::{
     client::model::{Network, Zone},
     node_class::{AdditionalNetwork, NetworkTerm},
@@ -32,9 +32,9 @@ pub(super) fn select(
         return Err(Problem {
             reason: "NetworkNotFound",
             message: format!(
-                "no network of zone {} matches networkSelectorTerms; there is {}",
+                "no network of zone {} matches networkSelectorTerms; {}",
                 zone.name,
-                names(all.iter().map(|own| own.name.as_str()))
+                choice(all.iter().map(|own| own.name.as_str()))
             ),
         });
     }

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 
 use regex::Regex;
 
-use super::{CAPACITY_TYPE_DETAIL, Lists, Problem, ResolvedOffering, ResolvedZone, is, names, problem, tags_match};
+use super::{
+    CAPACITY_TYPE_DETAIL, Lists, Problem, ResolvedOffering, ResolvedZone, choice, is, names, problem, tags_match,
+};
 use crate::{
     client::model::ServiceOffering,
     node_class::{CapacityType, CloudStackNodeClass, OfferingTerm, status::OFFERINGS_READY},
@@ -128,10 +130,10 @@ pub(super) fn select(
     }
     if found.is_empty() {
         let (reason, message) = if unshaped.is_empty() {
-            let all = names(lists.offerings.iter().map(|own| own.name.as_str()));
+            let all = choice(lists.offerings.iter().map(|own| own.name.as_str()));
             (
                 "OfferingNotFound",
-                format!("no service offering matches serviceOfferingSelectorTerms; there is {all}"),
+                format!("no service offering matches serviceOfferingSelectorTerms; {all}"),
             )
         } else {
             let all = names(unshaped.into_iter());

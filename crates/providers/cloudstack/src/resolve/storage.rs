@@ -1,6 +1,6 @@
 //! The disk offerings of root and data disks.
 
-use super::{Lists, Resolution, names, problem};
+use super::{Lists, Resolution, choice, names, problem};
 use crate::{
     client::model::DiskOffering,
     node_class::{CloudStackNodeClass, status::STORAGE_READY},
@@ -29,8 +29,8 @@ pub(super) fn disks(class: &CloudStackNodeClass, lists: &Lists, resolution: &mut
             .collect();
         let [found] = named.as_slice() else {
             let message = if named.is_empty() {
-                let all = names(lists.disk_offerings.iter().map(|own| own.name.as_str()));
-                format!("disk offering {name} does not exist or is not visible to the API key; there is {all}")
+                let all = choice(lists.disk_offerings.iter().map(|own| own.name.as_str()));
+                format!("disk offering {name} does not exist or is not visible to the API key; {all}")
             } else {
                 let ids = names(named.iter().map(|own| own.id.as_str()));
                 format!("disk offering {name} is ambiguous; use one of the ids {ids}")

@@ -1,11 +1,16 @@
 //! The templates that machines may boot from.
 
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
 use karpenter_api::{
     labels::{ARCH, OS},
     requirement::{Operator, Requirement, Requirements},
 };
 
-use super::{Problem, ResolvedTemplate, is, names, of_tags, tags_match};
+use super::{Problem, ResolvedTemplate, choice, is, names, of_tags, tags_match};
 use crate::{client::model::Template, node_class::TemplateTerm};
 
 /// On a template's tags: further requirements.
@@ -33,7 +38,18 @@ fn arch_of(own: &Template) -> Option<String> {
     }
 }
 
-pub(super) fn select(terms: &[TemplateTerm], all: &[Template]) -> Result<Vec<ResolvedTemplate>, Problem> {
+/// Ids of those that the terms may select and that only hosts with a tag run.
+pub fn wanting_hosts<'a>(terms: &[TemplateTerm], all: &'a [Template]) -> impl Iterator<Item = &'a str> {
+    let is_tagged = |own: &&Template| own.templatetag.as_ref().is_some_and(|tag| !tag.is_empty());
+    let is_meant = |own: &&Template| terms.iter().any(|term| template_matches(term, own));
+    all.iter().filter(is_tagged).filter(is_meant).map(|own| own.id.as_str())
+}
+
+pub(super) fn select(
+    terms: &[TemplateTerm],
+    all: &[Template],
+    hosted: &BTreeMap<String, Arc<BTreeSet<String>>>,
+) -> Result<Vec<ResolvedTemplate>, Problem> {
     let is_image =
         |own: &&Template| own.format.as_deref() != Some("ISO") && own.hypervisor.is_some() && arch_of(own).is_some();
     let newest_first =
@@ -57,7 +73,7 @@ pub(super) fn select(terms: &[TemplateTerm], all: &[Template]) -> Result<Vec<Res
             let is_pinned = term.id.is_some();
             match found.iter_mut().find(|known| known.template.id == own.id) {
                 Some(known) => known.is_pinned |= is_pinned,
-                None => found.push(resolved_template(own, is_pinned)),
+                None => found.push(resolved_template(own, is_pinned, hosted.get(&own.id).cloned())),
             }
         }
     }
@@ -69,8 +85,8 @@ pub(super) fn select(terms: &[TemplateTerm], all: &[Template]) -> Result<Vec<Res
         Problem {
             reason: "TemplateNotFound",
             message: format!(
-                "no template matches templateSelectorTerms; there is {}",
-                names(all.iter().map(|own| own.name.as_str()))
+                "no template matches templateSelectorTerms; {}",
+                choice(all.iter().map(|own| own.name.as_str()))
             ),
         }
     } else {
@@ -81,7 +97,7 @@ pub(super) fn select(terms: &[TemplateTerm], all: &[Template]) -> Result<Vec<Res
     })
 }
 
-fn resolved_template(own: &Template, is_pinned: bool) -> ResolvedTemplate {
+fn resolved_template(own: &Template, is_pinned: bool, hosted_by: Option<Arc<BTreeSet<String>>>) -> ResolvedTemplate {
     let arch = arch_of(own).expect("templates without an architecture were left out");
     let is_windows = own.ostypename.as_deref().is_some_and(|name| name.contains("Windows"));
     let os = if is_windows { "windows" } else { "linux" }.to_owned();
@@ -99,5 +115,6 @@ fn resolved_template(own: &Template, is_pinned: bool) -> ResolvedTemplate {
         os,
         is_pinned,
         requirements,
+        hosted_by,
     }
 }

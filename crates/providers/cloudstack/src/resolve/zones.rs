@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Problem, names, problem};
+use super::{Problem, choice, names, problem};
 use crate::{
     client::model::Zone,
     node_class::{CloudStackNodeClass, status::ZONE_READY},
@@ -22,8 +22,8 @@ pub fn zones(class: &CloudStackNodeClass, all: &[Zone], problems: &mut BTreeMap<
                 ZONE_READY,
                 "ZoneNotFound",
                 format!(
-                    "zone {wanted} does not exist or is not visible to the API key; CloudStack has {}",
-                    names(all.iter().map(|zone| zone.name.as_str()))
+                    "zone {wanted} does not exist or is not visible to the API key; {}",
+                    choice(all.iter().map(|zone| zone.name.as_str()))
                 ),
             ),
             [zone] if zone.allocationstate != "Enabled" => problem(

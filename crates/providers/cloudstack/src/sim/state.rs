@@ -319,7 +319,17 @@ impl State {
             return Err(Placement::Full);
         }
         let offering = self.catalogue.offering(&machine.offering);
-        let tag = offering.and_then(|own| own["hosttags"].as_str()).map(str::to_owned);
+        let template = self
+            .catalogue
+            .templates
+            .iter()
+            .find(|own| own["id"] == machine.template.as_str());
+        let tags: Vec<&str> = offering
+            .and_then(|own| own["hosttags"].as_str())
+            .into_iter()
+            .flat_map(|tags| tags.split(','))
+            .chain(template.and_then(|own| own["templatetag"].as_str()))
+            .collect();
         let apart: Vec<&AffinityRecord> = self
             .affinity_groups
             .iter()
@@ -328,9 +338,7 @@ impl State {
         let mut tagged = false;
         let mut room = false;
         for host in self.hosts.iter().filter(|own| own.zone == machine.zone) {
-            if let Some(tag) = &tag
-                && !tag.split(',').all(|tag| host.tags.iter().any(|own| own == tag))
-            {
+            if !tags.iter().all(|tag| host.tags.iter().any(|own| own == tag)) {
                 continue;
             }
             tagged = true;

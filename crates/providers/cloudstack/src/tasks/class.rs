@@ -19,7 +19,7 @@ use serde_json::json;
 use crate::{
     bootstrap,
     catalogue::Entry,
-    client::{ApiError, Class, Priority, Request},
+    client::{ApiError, Class},
     node_class::{
         CloudStackNodeClass, FINALIZER, HASH_ANNOTATION, HASH_VERSION_ANNOTATION,
         hash::HASH_VERSION,
@@ -49,7 +49,14 @@ pub(crate) async fn run(shared: &Shared) {
     loop {
         tokio::select! {
             change = changes.next() => {
-                let Some(Ok(class)) = change else { continue };
+                let class = match change {
+                    Some(Ok(class)) => class,
+                    Some(Err(error)) => {
+                        tracing::debug!(%error, "the watch of CloudStackNodeClasses was interrupted");
+                        continue;
+                    }
+                    None => return,
+                };
                 // Our own writes of the status come back too.
                 let known = (class.metadata.generation, class.metadata.deletion_timestamp.is_some());
                 if seen.insert(class.name_any(), known) == Some(known) {
@@ -72,8 +79,12 @@ fn report(result: Result<(), CloudError>) {
 }
 
 async fn reconcile_all(shared: &Shared, classes: &Api<CloudStackNodeClass>) -> bool {
-    let Ok(listed) = classes.list(&ListParams::default()).await else {
-        return false;
+    let listed = match classes.list(&ListParams::default()).await {
+        Ok(listed) => listed,
+        Err(error) => {
+            tracing::warn!(%error, "CloudStackNodeClasses could not be listed");
+            return false;
+        }
     };
     let mut all_ready = true;
     for class in listed.items {
@@ -104,8 +115,10 @@ async fn reconcile(shared: &Shared, class: CloudStackNodeClass) -> Result<bool, 
     let classes: Api<CloudStackNodeClass> = Api::all(shared.kube.clone());
     let name = class.name_any();
     let secrets = shared.secrets(&class).await;
-    let hash = class.static_hash(secrets.as_ref().ok().and_then(|own| own.user_data.as_deref()));
-    let mut class = mark(&classes, class, &hash).await?;
+    // Without the user data of its Secret the hash would be another one, and every node would seem to drift.
+    let secrets_read = secrets.as_ref().ok();
+    let hash = secrets_read.map(|own| class.static_hash(own.user_data.as_deref()));
+    let mut class = mark(&classes, class, hash.as_deref()).await?;
     let before = class.status.clone();
     let now = shared.clock.now();
     match shared.inventory.resolve(&class).await {
@@ -130,7 +143,10 @@ async fn reconcile(shared: &Shared, class: CloudStackNodeClass) -> Result<bool, 
                 resolution.problems.entry(CREDENTIALS_READY).or_insert(problem);
             }
             // Prices and names are for the eye; a class is as good without them.
-            let entries = shared.entries(&class, &resolution).await.unwrap_or_default();
+            let entries = shared.entries(&class, &resolution).await;
+            let entries = entries
+                .inspect_err(|error| tracing::debug!(node_class = name, %error, "prices are unknown"))
+                .unwrap_or_default();
             fill(&mut class, &resolution, &entries);
             set_conditions(&mut class, &resolution.problems, now);
             if length > bootstrap::USUAL_LIMIT && class.is_true(BOOTSTRAP_READY) {
@@ -143,7 +159,6 @@ async fn reconcile(shared: &Shared, class: CloudStackNodeClass) -> Result<bool, 
         }
         Err(error) => refuse(shared, &mut class, &error, now),
     }
-    migrate_hashes(shared, &name, &hash).await?;
     let is_ready = class.is_ready();
     if class.status != before {
         let patch = json!({"metadata": {"resourceVersion": class.metadata.resource_version}, "status": class.status});
@@ -158,20 +173,21 @@ async fn reconcile(shared: &Shared, class: CloudStackNodeClass) -> Result<bool, 
                 .cloud_context(format!("writing the status of CloudStackNodeClass {name}"))?,
         }
     }
+    if let Some(hash) = &hash {
+        migrate_hashes(shared, &name, hash).await?;
+    }
     Ok(is_ready)
 }
 
-/// Finalizer and hash are written before anything is made with the class.
+/// Finalizer and hash are written before anything is made with the class. A hash that is not known leaves the old one.
 async fn mark(
     classes: &Api<CloudStackNodeClass>,
     class: CloudStackNodeClass,
-    hash: &str,
+    hash: Option<&str>,
 ) -> Result<CloudStackNodeClass, CloudError> {
     let annotations = class.annotations();
-    let is_marked = annotations.get(HASH_ANNOTATION).is_some_and(|own| own == hash)
-        && annotations
-            .get(HASH_VERSION_ANNOTATION)
-            .is_some_and(|own| own == HASH_VERSION);
+    let has = |key: &str, value: &str| annotations.get(key).is_some_and(|own| own == value);
+    let is_marked = hash.is_none_or(|hash| has(HASH_ANNOTATION, hash) && has(HASH_VERSION_ANNOTATION, HASH_VERSION));
     let has_finalizer = class.finalizers().iter().any(|own| own == FINALIZER);
     if is_marked && has_finalizer {
         return Ok(class);
@@ -180,11 +196,13 @@ async fn mark(
     if !has_finalizer {
         finalizers.push(FINALIZER.to_owned());
     }
-    let patch = json!({"metadata": {
+    let mut patch = json!({"metadata": {
         "resourceVersion": class.metadata.resource_version,
         "finalizers": finalizers,
-        "annotations": {HASH_ANNOTATION: hash, HASH_VERSION_ANNOTATION: HASH_VERSION},
     }});
+    if let Some(hash) = hash {
+        patch["metadata"]["annotations"] = json!({HASH_ANNOTATION: hash, HASH_VERSION_ANNOTATION: HASH_VERSION});
+    }
     let name = class.name_any();
     classes
         .patch(&name, &PatchParams::default(), &Patch::Merge(&patch))
@@ -463,7 +481,9 @@ async fn finalize(shared: &Shared, class: &CloudStackNodeClass) -> Result<(), Cl
         shared.tell(about, "WaitingOnNodeClaimTermination", &message).await;
         return Ok(());
     }
-    remove_managed_groups(shared, class).await?;
+    if class.manages_affinity_groups() {
+        shared.remove_empty_groups().await?;
+    }
     let classes: Api<CloudStackNodeClass> = Api::all(shared.kube.clone());
     let finalizers: Vec<&String> = class.finalizers().iter().filter(|own| *own != FINALIZER).collect();
     let patch = json!({"metadata": {"resourceVersion": class.metadata.resource_version, "finalizers": finalizers}});
@@ -476,32 +496,4 @@ async fn finalize(shared: &Shared, class: &CloudStackNodeClass) -> Result<(), Cl
             .map(drop)
             .cloud_context(format!("releasing CloudStackNodeClass {name}")),
     }
-}
-
-async fn remove_managed_groups(shared: &Shared, class: &CloudStackNodeClass) -> Result<(), CloudError> {
-    if class
-        .spec
-        .affinity_groups
-        .as_ref()
-        .is_none_or(|own| own.managed.is_none())
-    {
-        return Ok(());
-    }
-    let project = shared.inventory.project(class).await?;
-    shared.inventory.flush_affinity_groups();
-    let prefix = format!("karpenter-{}", shared.settings.cluster_name);
-    for group in shared.inventory.affinity_groups(project.as_deref()).await?.iter() {
-        // The server would delete a group that machines are in.
-        if group.name.starts_with(&prefix) && group.virtual_machine_ids.is_empty() {
-            let request = Request::new("deleteAffinityGroup").with("id", group.id.clone());
-            shared.client.call(&request, Priority::Discovery).await?;
-            shared
-                .client
-                .metrics()
-                .orphans
-                .with_label_values(&["affinity_group"])
-                .inc();
-        }
-    }
-    Ok(())
 }

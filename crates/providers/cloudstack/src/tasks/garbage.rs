@@ -13,7 +13,10 @@ use karpenter_cloud::{
 use kube::Api;
 
 use crate::{
-    client::{Class, Priority, Request, model::VirtualMachine},
+    client::{
+        Class, Priority, Request,
+        model::{VirtualMachine, Volume},
+    },
     machine::{CLAIM_UID_TAG, Marks, View},
     node_class::CloudStackNodeClass,
     provider::Shared,
@@ -97,34 +100,10 @@ async fn groups(shared: &Shared) -> Result<(), CloudError> {
         .list(&Default::default())
         .await
         .cloud_context("listing CloudStackNodeClasses")?;
-    let manages = |class: &CloudStackNodeClass| {
-        let groups = class.spec.affinity_groups.as_ref();
-        groups.is_some_and(|own| own.managed.is_some())
-    };
-    if classes.items.iter().any(manages) {
+    if classes.items.iter().any(CloudStackNodeClass::manages_affinity_groups) {
         return Ok(());
     }
-    let known = match shared.inventory.affinity_groups(None).await {
-        Ok(known) => known,
-        Err(error) if matches!(error.class(), Some(Class::Forbidden | Class::Unsupported)) => return Ok(()),
-        Err(error) => return Err(error.into()),
-    };
-    let own = format!("karpenter-{}", shared.settings.cluster_name);
-    let is_ours = |name: &str| name == own || name.strip_prefix(&own).is_some_and(|rest| rest.starts_with('-'));
-    for group in known.iter().filter(|group| is_ours(&group.name)) {
-        if group.virtual_machine_ids.is_empty() {
-            let request = Request::new("deleteAffinityGroup").with("id", group.id.clone());
-            shared.client.call(&request, Priority::Discovery).await?;
-            shared.inventory.flush_affinity_groups();
-            shared
-                .client
-                .metrics()
-                .orphans
-                .with_label_values(&["affinity_group"])
-                .inc();
-        }
-    }
-    Ok(())
+    shared.remove_empty_groups().await
 }
 
 fn sighting(shared: &Shared, vm: &VirtualMachine) -> Sighting {
@@ -139,7 +118,7 @@ fn sighting(shared: &Shared, vm: &VirtualMachine) -> Sighting {
     }
 }
 
-/// Records of failed launches, and all but the oldest of several machines that a launching claim has.
+/// Records of failed launches, and all but one of several machines that a launching claim has.
 async fn failed_and_twins(
     shared: &Shared,
     vms: &[VirtualMachine],
@@ -173,7 +152,13 @@ async fn failed_and_twins(
         {
             continue;
         }
-        twins.sort_by(|a, b| (a.created_at(), &a.id).cmp(&(b.created_at(), &b.id)));
+        let recorded = match claim {
+            Some(claim) => shared.recorded_machine(claim).await?,
+            None => None,
+        };
+        // The one that is written on the claim stays, else the oldest.
+        let is_other = |own: &VirtualMachine| recorded.as_ref().is_none_or(|kept| kept.id != own.id);
+        twins.sort_by(|a, b| (is_other(a), a.created_at(), &a.id).cmp(&(is_other(b), b.created_at(), &b.id)));
         for twin in &twins[1..] {
             tracing::info!(vm = twin.id, uid, "a second machine of a claim is destroyed");
             shared.destroy(&twin.id, None, None, None).await?;
@@ -191,25 +176,16 @@ async fn volumes(shared: &Shared, vms: &[VirtualMachine]) -> Result<(), CloudErr
         Err(error) if matches!(error.class(), Some(Class::Forbidden | Class::Unsupported)) => return Ok(()),
         Err(error) => return Err(error.into()),
     };
-    for volume in tagged {
-        let is_ours = volume.tags.iter().any(|tag| tag.key == CLAIM_UID_TAG);
-        if !is_ours || volume.virtualmachineid.is_some() || volume.kind != "DATADISK" {
-            continue;
-        }
-        let uid = volume
-            .tags
-            .iter()
-            .find(|tag| tag.key == CLAIM_UID_TAG)
-            .and_then(|tag| tag.value.clone());
-        let is_wanted = vms
-            .iter()
-            .any(|vm| Marks::of(vm, &shared.settings).claim().map(|own| own.uid.clone()) == uid);
-        let now = shared.clock.now();
-        let since = *shared.loose_disks.lock().entry(volume.id.clone()).or_insert(now);
-        if is_wanted || later(since, LOOSE) > now {
-            continue;
-        }
-        shared.loose_disks.lock().remove(&volume.id);
+    let now = shared.clock.now();
+    let loose: Vec<Volume> = tagged.into_iter().filter(|own| is_loose(shared, own, vms)).collect();
+    let overdue: Vec<&Volume> = {
+        let mut since = shared.loose_disks.lock();
+        // A disk that was attached again meanwhile starts anew.
+        since.retain(|id, _| loose.iter().any(|own| own.id == *id));
+        let is_overdue = |own: &&Volume| later(*since.entry(own.id.clone()).or_insert(now), LOOSE) <= now;
+        loose.iter().filter(is_overdue).collect()
+    };
+    for volume in overdue {
         let request = Request::new("deleteVolume").with("id", volume.id.clone());
         match shared.client.call(&request, Priority::Discovery).await {
             Ok(_) => {
@@ -222,4 +198,17 @@ async fn volumes(shared: &Shared, vms: &[VirtualMachine]) -> Result<(), CloudErr
         }
     }
     Ok(())
+}
+
+/// A data disk that we made, that is on no machine, and whose claim has none.
+fn is_loose(shared: &Shared, volume: &Volume, vms: &[VirtualMachine]) -> bool {
+    let tag = volume.tags.iter().find(|tag| tag.key == CLAIM_UID_TAG);
+    let Some(tag) = tag.filter(|_| volume.virtualmachineid.is_none() && volume.kind == "DATADISK") else {
+        return false;
+    };
+    let uid = tag.value.as_deref();
+    !vms.iter().any(|vm| {
+        let marks = Marks::of(vm, &shared.settings);
+        marks.claim().map(|own| own.uid.as_str()) == uid
+    })
 }

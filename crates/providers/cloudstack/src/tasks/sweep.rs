@@ -36,8 +36,16 @@ const RESTARTS_WITHIN: Duration = Duration::from_secs(3600);
 pub(crate) async fn round(shared: &Shared, memory: &mut Memory) -> Result<(), CloudError> {
     let vms = shared.fleet.list(Priority::Discovery).await?;
     shared.note_networks(&vms);
+    let tokens = shared.tokens_of_claims().await;
     let claims = super::claims(&shared.kube).await?;
-    shared.collect_tokens(&claims).await?;
+    let collected = match tokens {
+        Ok(tokens) => shared.collect_tokens(tokens, &claims).await,
+        Err(error) => Err(error),
+    };
+    // They expire by themselves; machines must be looked at all the same.
+    if let Err(error) = collected {
+        tracing::warn!(%error, "bootstrap tokens that are not needed any more could not be deleted");
+    }
     let mut classes: BTreeMap<String, Option<CloudStackNodeClass>> = BTreeMap::new();
     let now = shared.clock.now();
     let ids: Vec<&str> = vms.iter().map(|vm| vm.id.as_str()).collect();
@@ -138,10 +146,7 @@ async fn stopped(
 
 /// What the machine was made of is not asked for again for a while.
 async fn mark(shared: &Shared, class: &CloudStackNodeClass, vm: &VirtualMachine, why: &str) {
-    let Ok(resolution) = shared.inventory.resolve(class).await else {
-        return;
-    };
-    let Ok(entries) = shared.entries(class, &resolution).await else {
+    let Some((resolution, entries)) = shared.known(class).await else {
         return;
     };
     let known = Known {

@@ -1,7 +1,10 @@
 //! When a machine counts as changed, and when not.
 
 use karpenter_cloud::CloudProvider;
-use karpenter_cloudstack::sim::{Fault, FaultKind, Seed, seed};
+use karpenter_cloudstack::{
+    client::{Priority, Request},
+    sim::{Fault, FaultKind, Seed, seed},
+};
 use serde_json::json;
 
 use crate::environment::{Cloud, claim};
@@ -107,4 +110,68 @@ async fn a_claim_of_another_hash_version_does_not_drift() {
     annotations.insert("karpenter.k8s.cloudstack/nodeclass-hash".into(), "other".into());
     annotations.insert("karpenter.k8s.cloudstack/nodeclass-hash-version".into(), "v1".into());
     assert_eq!(reason(&cloud, &claim).await, None);
+}
+
+#[tokio::test]
+async fn a_machine_that_left_its_affinity_group_is_drift() {
+    let cloud = Cloud::with(Seed::default(), json!({"affinityGroups": {"managed": {}}})).await;
+    let make = Request::new("createAffinityGroup")
+        .with("name", "apart")
+        .with("type", "host anti-affinity");
+    let made = cloud.provider.client().call(&make, Priority::Launch).await;
+    made.expect("made");
+    let managed = cloud.launch(&claim(1, "1", json!([]))).await;
+    assert_eq!(reason(&cloud, &managed).await, None);
+    let id = cloud.live()[0].id.clone();
+    let leave = |id: &str| {
+        cloud.simulator.operate(|operator| {
+            let machine = operator.machine(id).expect("it exists");
+            machine.affinity_groups.clear();
+        });
+    };
+    leave(&id);
+    assert_eq!(reason(&cloud, &managed).await.as_deref(), Some("AffinityGroupDrift"));
+
+    cloud
+        .apply_class(json!({"affinityGroups": {"selectorTerms": [{"name": "apart"}]}}))
+        .await;
+    let selected = cloud.launch(&claim(2, "1", json!([]))).await;
+    assert_eq!(reason(&cloud, &selected).await, None);
+    let id = cloud
+        .live()
+        .into_iter()
+        .find(|own| own.id != id)
+        .expect("the second")
+        .id;
+    leave(&id);
+    assert_eq!(reason(&cloud, &selected).await.as_deref(), Some("AffinityGroupDrift"));
+}
+
+#[tokio::test]
+async fn other_security_groups_than_the_selected_ones_are_drift() {
+    let mut seed = Seed::default();
+    for zone in &mut seed.catalogue.zones {
+        zone["securitygroupsenabled"] = json!(true);
+    }
+    let group = |name: &str| json!({"id": uuid(name), "name": name, "account": seed::ACCOUNT, "tags": []});
+    seed.catalogue.security_groups = vec![group("nodes"), group("databases")];
+    let cloud = Cloud::with(seed, json!({"securityGroupSelectorTerms": [{"name": "nodes"}]})).await;
+    let claim = cloud.launch(&claim(1, "1", json!([]))).await;
+    assert_eq!(reason(&cloud, &claim).await, None);
+    let id = cloud.live()[0].id.clone();
+    cloud.simulator.operate(|operator| {
+        let machine = operator.machine(&id).expect("it exists");
+        machine.security_groups.push(uuid("databases"));
+    });
+    assert_eq!(reason(&cloud, &claim).await.as_deref(), Some("SecurityGroupDrift"));
+    cloud.apply_class(json!({})).await;
+    assert_eq!(
+        reason(&cloud, &claim).await,
+        None,
+        "a class that names none does not mind"
+    );
+}
+
+fn uuid(name: &str) -> String {
+    format!("0000{:04x}-0000-4000-8000-000000000001", name.len())
 }

@@ -112,6 +112,16 @@ impl Cloud {
         provider_of(&self.sandbox, keys, self.clock.clock(), &settings)
     }
 
+    /// A provider whose requests to the Kubernetes API pass `gate` first, which sees method and path and may refuse.
+    pub(crate) fn provider_behind(
+        &self,
+        gate: impl Fn(&http::Method, &str) -> Option<http::StatusCode> + Clone + Send + Sync + 'static,
+    ) -> CloudStackProvider {
+        let cluster = gated(self.sandbox.client(), gate);
+        let keys = self.simulator.keys(seed::ACCOUNT);
+        provider_in(cluster, keys, self.clock.clock(), &self.settings)
+    }
+
     /// Names of the machines that live.
     pub(crate) fn live(&self) -> Vec<Machine> {
         self.simulator.machines().into_iter().filter(Machine::is_live).collect()
@@ -147,10 +157,13 @@ impl Cloud {
 
     /// Launches a claim of the cluster and writes into it what core would.
     pub(crate) async fn launch(&self, claim: &NodeClaim) -> NodeClaim {
-        let mut claim = self.stored(claim);
-        let instance = self.provider.create(&claim).await.expect("launched");
-        instance.apply_to(&mut claim);
+        let stored = self.stored(claim);
+        let instance = self.provider.create(&stored).await.expect("launched");
         let objects = self.sandbox.objects();
+        // The provider has written on it meanwhile.
+        let name = claim.metadata.name.as_deref().expect("a name");
+        let mut claim: NodeClaim = objects.get("", name).expect("it is stored");
+        instance.apply_to(&mut claim);
         claim = {
             let status = claim.status.clone();
             let mut updated = objects.update(&claim).expect("accepted");
@@ -237,6 +250,10 @@ async fn provider(
 }
 
 fn provider_of(sandbox: &Sandbox, keys: Keys, clock: Clock, settings: &ProviderSettings) -> CloudStackProvider {
+    provider_in(with_uids(sandbox.client()), keys, clock, settings)
+}
+
+fn provider_in(cluster: kube::Client, keys: Keys, clock: Clock, settings: &ProviderSettings) -> CloudStackProvider {
     let client = Client::new(
         clock.clone(),
         settings.http.clone(),
@@ -245,9 +262,27 @@ fn provider_of(sandbox: &Sandbox, keys: Keys, clock: Clock, settings: &ProviderS
         ApiMetrics::new(),
     )
     .expect("a client");
-    let cluster = with_uids(sandbox.client());
     let caches = CacheMetrics::unregistered("cloudstack").expect("valid names");
     CloudStackProvider::new(cluster, clock, settings.clone(), client, &caches)
+}
+
+fn gated(
+    inner: kube::Client,
+    gate: impl Fn(&http::Method, &str) -> Option<http::StatusCode> + Clone + Send + Sync + 'static,
+) -> kube::Client {
+    let service = tower::service_fn(move |request: http::Request<kube::client::Body>| {
+        let (inner, refused) = (inner.clone(), gate(request.method(), request.uri().path()));
+        async move {
+            let Some(code) = refused else {
+                return inner.send(request).await;
+            };
+            let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code.as_u16()});
+            let mut answer = http::Response::new(kube::client::Body::from(status.to_string().into_bytes()));
+            *answer.status_mut() = code;
+            Ok::<_, kube::Error>(answer)
+        }
+    });
+    kube::Client::new(service, "default")
 }
 
 /// On a claim: the UID that the provider shall see.

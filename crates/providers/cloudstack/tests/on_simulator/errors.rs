@@ -38,28 +38,28 @@ async fn what_does_not_exist_is_named_with_what_does() {
             json!({"zones": ["mars"]}),
             "ZoneReady",
             "ZoneNotFound",
-            "zone mars does not exist or is not visible to the API key; CloudStack has zone-1, zone-2",
+            "zone mars does not exist or is not visible to the API key; choose from zone-1, zone-2",
         )
         .await,
         check(
             json!({"serviceOfferingSelectorTerms": [{"name": "nope"}]}),
             "OfferingsReady",
             "OfferingNotFound",
-            "no service offering matches serviceOfferingSelectorTerms; there is 2xlarge, large",
+            "no service offering matches serviceOfferingSelectorTerms; choose from 2xlarge, large",
         )
         .await,
         check(
             json!({"templateSelectorTerms": [{"name": "nope"}]}),
             "TemplateReady",
             "TemplateNotFound",
-            "no template matches templateSelectorTerms; there is ubuntu-24.04-kube",
+            "no template matches templateSelectorTerms; choose from ubuntu-24.04-kube",
         )
         .await,
         check(
             json!({"networkSelectorTerms": [{"name": "nope"}]}),
             "NetworkReady",
             "NetworkNotFound",
-            "no network of zone zone-1 matches networkSelectorTerms; there is nodes-zone-1",
+            "no network of zone zone-1 matches networkSelectorTerms; choose from nodes-zone-1",
         )
         .await,
         check(
@@ -80,7 +80,7 @@ async fn what_does_not_exist_is_named_with_what_does() {
             json!({"sshKeyPair": "nope"}),
             "BootstrapReady",
             "SSHKeyPairNotFound",
-            "SSH key pair nope does not exist in the account; there is ops",
+            "SSH key pair nope does not exist in the account; choose from ops",
         )
         .await,
         check(
@@ -108,7 +108,7 @@ async fn what_does_not_exist_is_named_with_what_does() {
             json!({"project": "nope"}),
             "ZoneReady",
             "ProjectNotFound",
-            "project nope does not exist or the API key is not in it; there is team-a",
+            "project nope does not exist or the API key is not in it; choose from team-a",
         )
         .await,
         check(

@@ -13,3 +13,4 @@ mod replay;
 mod scale;
 mod spec_examples;
 mod transport;
+mod upkeep;

@@ -81,9 +81,18 @@ pub(super) fn zones(state: &State, asked: &Asked<'_>) -> Answered {
 pub(super) fn offerings(state: &State, asked: &Asked<'_>) -> Answered {
     let params = asked.params;
     let zone = params.text("zoneid");
+    // Hosts with the template's tag are those of offerings with that host tag, or with none.
+    let template = params.text("templateid");
+    let template = template.and_then(|id| state.catalogue.templates.iter().find(|own| own["id"] == id));
+    let tag = template.and_then(|own| own["templatetag"].as_str());
     let wanted = |own: &&Value| {
         let bound = own["zoneid"].as_str().unwrap_or_default();
-        params.text("id").is_none_or(|id| own["id"] == id)
+        let is_hosted = match (tag, own["hosttags"].as_str()) {
+            (Some(tag), Some(tags)) => tags.split(',').any(|own| own == tag),
+            (Some(_), None) | (None, _) => true,
+        };
+        is_hosted
+            && params.text("id").is_none_or(|id| own["id"] == id)
             && params.text("name").is_none_or(|name| same(&own["name"], name))
             && own["state"] == params.text("state").unwrap_or("Active")
             && own["issystem"] != true
