@@ -17,6 +17,7 @@ pub mod seed;
 mod server;
 mod state;
 mod tags;
+mod violations;
 
 use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
@@ -28,7 +29,7 @@ use tokio::{net::TcpListener, sync::Notify, task::JoinHandle};
 
 use crate::client::{Keys, api_url};
 
-pub use faults::{Fault, FaultKind};
+pub use faults::{Fault, FaultKind, Odds};
 pub use machines::{Machine, MachineState};
 pub use manifests::MANIFESTS;
 pub use seed::Seed;
@@ -171,6 +172,11 @@ impl Simulator {
     pub fn affinity_groups(&self) -> Vec<String> {
         let state = self.shared.world.state.lock();
         state.affinity_groups.iter().map(|own| own.name.clone()).collect()
+    }
+
+    /// What no provider may ever do, and did all the same (cloudstack.md §15); empty on a good day.
+    pub fn violations(&self) -> Vec<String> {
+        self.shared.world.state.lock().violations()
     }
 
     /// Every request that was answered, in order.

@@ -24,6 +24,7 @@ pub(super) struct Job {
     pub(super) outcome: Option<Outcome>,
     pub(super) work: Work,
     pub(super) is_stuck: bool,
+    pub(super) is_cancelled: bool,
     /// Told by a fault: code and text.
     pub(super) fails: Option<(u16, String)>,
 }
@@ -32,6 +33,7 @@ pub(super) struct Job {
 pub(super) enum Outcome {
     Success(Value),
     Failure(u16, String),
+    Cancelled,
     /// As a restart of the server leaves it.
     Lost,
 }
@@ -156,6 +158,7 @@ impl State {
             outcome: None,
             work,
             is_stuck: false,
+            is_cancelled: false,
             fails: None,
         });
         id
@@ -184,20 +187,31 @@ impl State {
             job.completed = Some(job.due);
             job.outcome = Some(outcome);
         }
-        let begun: Vec<String> = self
+        self.show_begun(now);
+    }
+
+    /// Machines that jobs are at work on are Starting; those whose stop hangs are Stopping.
+    fn show_begun(&mut self, now: Timestamp) {
+        let begun = self
             .jobs
             .iter()
-            .filter(|job| job.outcome.is_none() && job.created < now)
+            .filter(|job| job.outcome.is_none() && job.created < now);
+        let begun: Vec<(String, MachineState, MachineState)> = begun
             .filter_map(|job| match &job.work {
-                Work::Deploy { machine, start: true } | Work::Start { machine } => Some(machine.clone()),
+                Work::Deploy { machine, start: true } | Work::Start { machine } => {
+                    Some((machine.clone(), MachineState::Stopped, MachineState::Starting))
+                }
+                Work::Stop { machine } | Work::Destroy { machine, .. } if job.is_stuck => {
+                    Some((machine.clone(), MachineState::Running, MachineState::Stopping))
+                }
                 _ => None,
             })
             .collect();
-        for id in begun {
+        for (id, before, then) in begun {
             if let Some(machine) = self.machine_mut(&id)
-                && machine.state == MachineState::Stopped
+                && machine.state == before
             {
-                machine.state = MachineState::Starting;
+                machine.state = then;
                 machine.updated = Some(now);
             }
         }
@@ -245,6 +259,12 @@ impl State {
                 self.fail_start(&machine.clone(), at);
             }
             return Outcome::Failure(*code, text.clone());
+        }
+        if job.is_cancelled {
+            if let Work::Deploy { machine, .. } = &job.work {
+                self.fail_start(&machine.clone(), at);
+            }
+            return Outcome::Cancelled;
         }
         let is_admin = self
             .account(&job.account)
@@ -423,6 +443,12 @@ impl State {
                 shown["jobresultcode"] = json!(code);
                 shown["jobresulttype"] = json!("object");
                 shown["jobresult"] = json!({"errorcode": code, "errortext": text});
+            }
+            Some(Outcome::Cancelled) => {
+                shown["jobstatus"] = json!(3);
+                shown["jobresultcode"] = json!(530);
+                shown["jobresulttype"] = json!("object");
+                shown["jobresult"] = json!({"errorcode": 530, "errortext": "Job cancelled explicitly"});
             }
             Some(Outcome::Lost) => {
                 shown["managementserverid"] = json!("8710c652-627c-4acf-98c4-f43c5716efe0");

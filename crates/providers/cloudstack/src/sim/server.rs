@@ -3,12 +3,17 @@
 use std::{convert::Infallible, sync::Arc, time::Duration};
 
 use bytes::Bytes;
+use futures::{StreamExt, stream};
 use http::{HeaderValue, Request, Response, StatusCode, header};
-use http_body_util::{BodyExt, Full};
-use hyper::{body::Incoming, server::conn::http1, service::service_fn};
+use http_body_util::{BodyExt, Full, StreamBody, combinators::UnsyncBoxBody};
+use hyper::{
+    body::{Frame, Incoming},
+    server::conn::http1,
+    service::service_fn,
+};
 use hyper_util::rt::TokioIo;
 use jiff::Timestamp;
-use karpenter_cloud::clock::later;
+use karpenter_cloud::clock::{Clock, later};
 use secrecy::SecretString;
 use serde_json::json;
 use tokio::{net::TcpListener, task::JoinSet};
@@ -17,9 +22,9 @@ use super::{
     World,
     answer::{self, Key, Refusal},
     commands,
-    faults::FaultKind,
+    faults::{self, FaultKind},
     params::{Method, Params},
-    state::{Call, Role, State, Window},
+    state::{Call, Role, State, Window, new_id},
 };
 use crate::client::signing;
 
@@ -60,7 +65,9 @@ impl std::fmt::Display for Reset {
 
 impl std::error::Error for Reset {}
 
-async fn respond(world: Arc<World>, request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Reset> {
+type Body = UnsyncBoxBody<Bytes, Infallible>;
+
+async fn respond(world: Arc<World>, request: Request<Incoming>) -> Result<Response<Body>, Reset> {
     let method = match request.method() == http::Method::POST {
         true => Method::Post,
         false => Method::Get,
@@ -111,9 +118,10 @@ async fn respond(world: Arc<World>, request: Request<Incoming>) -> Result<Respon
             _ => state.dispatch(&params, &command, now),
         };
         let (status, answered) = match result {
-            Ok(content) => {
+            Ok(mut content) => {
                 if let Some(kind) = &fault {
                     state.spoil_job(content["jobid"].as_str(), kind);
+                    faults::spoil(kind, &mut content);
                 }
                 (200, json!({format!("{}response", command.to_lowercase()): content}))
             }
@@ -134,11 +142,17 @@ async fn respond(world: Arc<World>, request: Request<Incoming>) -> Result<Respon
     let is_json = params
         .get("response")
         .is_some_and(|wanted| wanted.eq_ignore_ascii_case("json"));
-    let text = match is_json {
+    let mut text = match is_json {
         true => answered.to_string(),
         false => answer::xml(&answered, &world.state.lock().settings.version),
     };
-    let mut response = Response::new(Full::new(Bytes::from(text)));
+    if fault == Some(FaultKind::ControlCharacter) {
+        text = faults::with_control_character(&text);
+    }
+    let mut response = Response::new(match fault {
+        Some(FaultKind::SlowBody(time)) => slow(text.into(), world.clock.clone(), time),
+        _ => whole(text.into()),
+    });
     *response.status_mut() = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let headers = response.headers_mut();
     headers.insert(
@@ -166,8 +180,24 @@ async fn respond(world: Arc<World>, request: Request<Incoming>) -> Result<Respon
     Ok(response)
 }
 
-fn page(status: u16, kind: &'static str, text: &'static str) -> Response<Full<Bytes>> {
-    let mut response = Response::new(Full::new(Bytes::from_static(text.as_bytes())));
+fn whole(text: Bytes) -> Body {
+    Full::new(text).boxed_unsync()
+}
+
+/// Half of the text at once, the rest later.
+fn slow(text: Bytes, clock: Clock, time: Duration) -> Body {
+    let mut first = text;
+    let rest = first.split_off(first.len() / 2);
+    let rest = async move {
+        clock.sleep(time).await;
+        rest
+    };
+    let parts = stream::once(std::future::ready(first)).chain(stream::once(rest));
+    BodyExt::boxed_unsync(StreamBody::new(parts.map(|part| Ok(Frame::data(part)))))
+}
+
+fn page(status: u16, kind: &'static str, text: &'static str) -> Response<Body> {
+    let mut response = Response::new(whole(Bytes::from_static(text.as_bytes())));
     *response.status_mut() = StatusCode::from_u16(status).unwrap_or(StatusCode::BAD_GATEWAY);
     let kind = HeaderValue::from_static(kind);
     response.headers_mut().insert(header::CONTENT_TYPE, kind);
@@ -265,6 +295,9 @@ impl State {
         match kind {
             FaultKind::FailJob(code, text) => job.fails = Some((*code, text.clone())),
             FaultKind::StickJob => job.is_stuck = true,
+            // What asks for it by the id that it was told finds nothing.
+            FaultKind::ForgetJob => job.id = new_id(),
+            FaultKind::CancelJob => job.is_cancelled = true,
             _ => {}
         }
     }

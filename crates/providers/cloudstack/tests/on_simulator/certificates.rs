@@ -27,16 +27,16 @@ use crate::environment::{Cloud, STEP, class};
 
 /// What is wrong with a certificate.
 #[derive(Clone, Copy, Debug)]
-enum Flaw {
+pub(crate) enum Flaw {
     None,
     Expired,
     OtherName,
 }
 
 /// TLS in front of a simulated server.
-struct Secured {
-    url: String,
-    ca: String,
+pub(crate) struct Secured {
+    pub(crate) url: String,
+    pub(crate) ca: String,
     task: JoinHandle<()>,
 }
 
@@ -46,7 +46,7 @@ impl Drop for Secured {
     }
 }
 
-async fn secure(simulator: &Simulator, flaw: Flaw) -> Secured {
+pub(crate) async fn secure(simulator: &Simulator, flaw: Flaw) -> Secured {
     install_crypto_provider();
     let ca_key = KeyPair::generate().expect("a key");
     let mut ca = CertificateParams::new(Vec::new()).expect("parameters");

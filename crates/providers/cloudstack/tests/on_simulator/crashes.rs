@@ -64,6 +64,7 @@ async fn a_launch_killed_at_any_exchange_is_continued_or_collected() {
             assert_eq!(mine, 0, "killed {kind:?} exchange {after}");
         }
     }
+    assert_eq!(cloud.simulator.violations(), [""; 0]);
     assert!(
         killed >= 8,
         "a launch has at least four exchanges, {killed} kills were tried"
@@ -96,6 +97,7 @@ async fn a_machine_of_a_launch_that_was_killed_and_forgotten_is_collected() {
         cloud.collect(&restarted, 3).await;
     }
     assert!(cloud.live().is_empty());
+    assert_eq!(cloud.simulator.violations(), [""; 0]);
 }
 
 #[tokio::test]
@@ -136,6 +138,7 @@ async fn a_termination_killed_at_any_exchange_is_completed() {
         }
         killed += 1;
     }
+    assert_eq!(cloud.simulator.violations(), [""; 0]);
     assert!(
         killed >= 6,
         "a termination has at least three exchanges, {killed} kills were tried"

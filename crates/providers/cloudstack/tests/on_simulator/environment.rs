@@ -136,7 +136,7 @@ impl Cloud {
     }
 
     /// Stores a claim of the suite, whose UID the API server would not take, so that the provider sees it with that UID.
-    fn store(&self, claim: &NodeClaim) {
+    pub(crate) fn store(&self, claim: &NodeClaim) {
         let mut value = serde_json::to_value(claim).expect("JSON");
         let uid = value["metadata"]["uid"].take();
         value["metadata"].as_object_mut().expect("metadata").remove("uid");

@@ -3,15 +3,18 @@
 use std::{collections::BTreeSet, time::Duration};
 
 use karpenter_api::conditions::{Condition, StatusConditions};
-use karpenter_cloud::{CloudProvider, conformance::Environment};
+use karpenter_cloud::{CloudProvider, conformance::Environment, http::Trust};
 use karpenter_cloudstack::{
-    client::{ApiError, Client, Keys, Priority, Request, metrics::ApiMetrics},
+    client::{ApiError, Client, Keys, Priority, Request, api_url, metrics::ApiMetrics},
     settings::{CredentialsFrom, Switch},
     sim::{Fault, FaultKind, Seed, seed},
 };
 use serde_json::{Value, json};
 
-use crate::environment::{Cloud, STEP, claim, pool};
+use crate::{
+    certificates::{Flaw, secure},
+    environment::{Cloud, STEP, claim, class, pool},
+};
 
 fn condition(cloud: &Cloud, name: &str) -> Condition {
     cloud
@@ -330,4 +333,87 @@ async fn new_keys_that_do_not_work_are_told_on_the_class_and_the_old_ones_stay()
     cloud.provider.look_at_keys().await;
     cloud.resolve().await;
     assert!(cloud.class().is_ready(), "the right ones heal it");
+}
+
+/// What the conditions of a class say when it is resolved with these keys and this trust.
+async fn told(cloud: &Cloud, keys: Keys, trust: Trust) -> String {
+    let provider = cloud.provider_of(keys, trust);
+    cloud.sandbox.apply(&class(json!({})).to_string()).expect("accepted");
+    provider.reconcile_class("default").await.expect("reconciled");
+    condition(cloud, "Ready").message
+}
+
+#[tokio::test]
+async fn each_thing_that_stands_in_the_way_has_a_sentence_of_its_own_that_says_what_to_do() {
+    let cloud = async || Cloud::without_class(Seed::default(), STEP, |_| {}).await;
+    let unresolved = async |spec: Value| {
+        let cloud = Cloud::with(Seed::default(), spec).await;
+        condition(&cloud, "Ready").message
+    };
+    let wrong_keys = {
+        let cloud = cloud().await;
+        let keys = Keys {
+            secret_key: "mistyped-mistyped".to_owned().into(),
+            ..cloud.simulator.keys(seed::ACCOUNT)
+        };
+        told(&cloud, keys, Trust::System).await
+    };
+    let unreachable = {
+        let cloud = cloud().await;
+        let keys = Keys {
+            url: "http://127.0.0.1:9/client/api".parse().expect("a URL"),
+            ..cloud.simulator.keys(seed::ACCOUNT)
+        };
+        told(&cloud, keys, Trust::System).await
+    };
+    let expired = {
+        let cloud = cloud().await;
+        let server = secure(&cloud.simulator, Flaw::Expired).await;
+        let keys = Keys {
+            url: api_url(&server.url).expect("a URL"),
+            ..cloud.simulator.keys(seed::ACCOUNT)
+        };
+        told(&cloud, keys, Trust::AlsoBundle(server.ca.clone().into_bytes())).await
+    };
+    let sentences = [
+        (wrong_keys, "check the key, the secret and this machine's clock"),
+        (unreachable, "check host and port of CLOUDSTACK_API_URL"),
+        (expired, "has expired; renew it"),
+        (
+            unresolved(json!({"zones": ["mars"]})).await,
+            "zone mars does not exist or is not visible to the API key; choose from zone-1, zone-2",
+        ),
+        (
+            unresolved(json!({"serviceOfferingSelectorTerms": [{"name": "nope"}]})).await,
+            "no service offering matches serviceOfferingSelectorTerms; choose from 2xlarge",
+        ),
+        (
+            unresolved(json!({"templateSelectorTerms": [{"name": "nope"}]})).await,
+            "no template matches templateSelectorTerms; choose from ubuntu-24.04-kube",
+        ),
+        (
+            unresolved(json!({"networkSelectorTerms": [{"name": "nope"}]})).await,
+            "matches networkSelectorTerms; choose from nodes-zone-1",
+        ),
+        (
+            launch_error(|cloud| cloud.simulator.operate(|operator| operator.settings().sold_out = true)).await,
+            "add hosts, or allow other instance types or zones",
+        ),
+        (
+            launch_error(|cloud| {
+                cloud
+                    .simulator
+                    .operate(|operator| operator.limit(seed::ACCOUNT, "user_vm", 0));
+            })
+            .await,
+            "the quota of user_vm is reached; raise the limit or free some",
+        ),
+    ];
+    for (sentence, advice) in &sentences {
+        assert!(sentence.contains(advice), "{advice} is not in: {sentence}");
+        let told_elsewhere = sentences.iter().filter(|(other, _)| other.contains(advice)).count();
+        assert_eq!(told_elsewhere, 1, "{advice} is only said where it helps");
+    }
+    let distinct: BTreeSet<&String> = sentences.iter().map(|(sentence, _)| sentence).collect();
+    assert_eq!(distinct.len(), sentences.len());
 }

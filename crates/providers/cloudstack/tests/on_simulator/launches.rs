@@ -562,3 +562,59 @@ async fn a_start_that_was_told_to_go_meanwhile_is_not_a_launch() {
     cloud.pass(Duration::from_secs(70)).await;
     assert!(cloud.live().iter().all(|own| own.id != first));
 }
+
+#[tokio::test]
+async fn a_job_that_the_server_forgot_is_judged_by_its_machine() {
+    let cloud = Cloud::start().await;
+    cloud
+        .simulator
+        .inject(Fault::new("deployVirtualMachine", FaultKind::ForgetJob).times(1));
+    let instance = cloud
+        .provider
+        .create(&claim(1, "1", json!([])))
+        .await
+        .expect("launched");
+    cloud.pass(Duration::from_secs(20)).await;
+    let live = cloud.live();
+    assert_eq!(live.len(), 1, "{live:?}");
+    assert!(instance.provider_id.ends_with(&live[0].id));
+}
+
+#[tokio::test]
+async fn a_cancelled_job_is_a_failed_one() {
+    let cloud = Cloud::start().await;
+    cloud
+        .simulator
+        .inject(Fault::new("deployVirtualMachine", FaultKind::CancelJob).times(1));
+    let error = cloud.provider.create(&claim(1, "1", json!([]))).await;
+    let error = error.expect_err("it was cancelled").to_string();
+    assert!(error.contains("Job cancelled explicitly"), "{error}");
+    cloud.pass(Duration::from_secs(10)).await;
+    assert!(cloud.live().is_empty());
+    cloud
+        .provider
+        .create(&claim(1, "1", json!([])))
+        .await
+        .expect("the next try");
+    assert_eq!(cloud.live()[0].name, "karpenter-default-00001-2");
+}
+
+#[tokio::test]
+async fn a_machine_that_hangs_in_its_start_is_destroyed_with_its_claim() {
+    let cloud = Cloud::start().await;
+    cloud
+        .simulator
+        .inject(Fault::new("deployVirtualMachine", FaultKind::StickJob).times(1));
+    let claim = cloud.launch(&claim(1, "1", json!([]))).await;
+    assert!(claim.provider_id().is_some(), "the launch ends at its deadline");
+    assert_eq!(cloud.live()[0].state, MachineState::Starting);
+    cloud.simulator.operate(|operator| operator.restart_management_server());
+    for _ in 0..20 {
+        let deleted = cloud.provider.delete(&claim).await;
+        if deleted.is_ok_and(|own| own == karpenter_cloud::Deletion::Gone) {
+            break;
+        }
+        cloud.pass(Duration::from_secs(5)).await;
+    }
+    assert!(cloud.live().is_empty());
+}

@@ -4,15 +4,15 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Node;
 use karpenter_api::NodeClaim;
-use karpenter_cloud::{CloudProvider, Deletion, conformance::Environment};
+use karpenter_cloud::{CloudProvider, Deletion, conformance::Environment, garbage_collection::GarbageCollector};
 use karpenter_cloudstack::{
     CloudStackNodeClass,
     sim::{Fault, FaultKind, MachineState, Seed},
-    tasks::sweep::Memory,
+    tasks::{self, sweep::Memory},
 };
 use serde_json::json;
 
-use crate::environment::{Cloud, claim};
+use crate::environment::{Cloud, claim, foreign};
 
 async fn terminate(cloud: &Cloud, claim: &NodeClaim) {
     for _ in 0..40 {
@@ -364,4 +364,104 @@ async fn a_machine_that_was_destroyed_by_hand_is_gone() {
         "the finalizer goes"
     );
     assert_eq!(cloud.calls("destroyVirtualMachine"), 0);
+}
+
+#[tokio::test]
+async fn a_machine_whose_stop_hangs_is_waited_for_and_nothing_else_is_asked() {
+    let cloud = Cloud::start().await;
+    let claim = cloud.launch(&claim(1, "1", json!([]))).await;
+    cloud
+        .simulator
+        .inject(Fault::new("destroyVirtualMachine", FaultKind::StickJob).times(1));
+    for _ in 0..5 {
+        let deleted = cloud.provider.delete(&claim).await.expect("asked");
+        assert_eq!(deleted, Deletion::InProgress);
+        cloud.pass(Duration::from_secs(5)).await;
+    }
+    assert_eq!(cloud.simulator.machines()[0].state, MachineState::Stopping);
+    assert_eq!(cloud.calls("destroyVirtualMachine"), 1);
+    cloud.simulator.operate(|operator| operator.restart_management_server());
+    terminate(&cloud, &claim).await;
+}
+
+#[tokio::test]
+async fn a_machine_that_broke_after_it_ran_is_replaced_and_its_record_cleaned() {
+    let cloud = Cloud::start().await;
+    let claim = cloud.launch(&claim(1, "1", json!([]))).await;
+    let id = cloud.live()[0].id.clone();
+    cloud
+        .simulator
+        .operate(|operator| operator.machine(&id).expect("it exists").state = MachineState::Error);
+    let provider_id = claim.provider_id().expect("launched");
+    let read = cloud.provider.get(provider_id).await.expect_err("gone");
+    assert!(read.is_not_found(), "{read}");
+    cloud.provider.sweep(&mut Memory::default()).await.expect("a sweep");
+    assert!(!cloud.claim_exists("default-00001"));
+    cloud.pass(Duration::from_secs(10)).await;
+    assert_eq!(cloud.simulator.machines_ever()[0].state, MachineState::Expunging);
+}
+
+#[tokio::test]
+async fn a_machine_of_another_cluster_is_neither_listed_nor_collected_nor_deleted() {
+    let cloud = Cloud::start().await;
+    let mut claim = cloud.launch(&claim(1, "1", json!([]))).await;
+    let mut other = foreign(&cloud.simulator, "44444444-2222-4333-8444-555555555555");
+    other
+        .tags
+        .push(("kubernetes.io/cluster/green".to_owned(), "owned".to_owned()));
+    let id = other.id.clone();
+    cloud.simulator.operate(|operator| operator.add_machine(other));
+    assert_eq!(cloud.provider.list().await.expect("a list").len(), 1);
+    cloud.pass(Duration::from_secs(130)).await;
+    cloud.collect(&cloud.provider, 3).await;
+    claim.status.as_mut().expect("launched").provider_id = Some(format!("external-cloudstack://{id}"));
+    let error = cloud.provider.delete(&claim).await.expect_err("not ours");
+    assert!(error.to_string().contains("does not belong to cluster blue"), "{error}");
+    assert_eq!(cloud.live().len(), 2);
+    assert_eq!(cloud.simulator.violations(), [""; 0]);
+}
+
+#[tokio::test]
+async fn a_list_that_fails_is_an_error_and_no_claim_goes() {
+    let cloud = Cloud::start().await;
+    cloud.launch(&claim(1, "1", json!([]))).await;
+    cloud
+        .simulator
+        .inject(Fault::new("listVirtualMachines", FaultKind::Page(503)));
+    cloud.provider.list().await.expect_err("never a short list");
+    cloud
+        .provider
+        .sweep(&mut Memory::default())
+        .await
+        .expect_err("nothing was seen");
+    let mut collector = GarbageCollector::new(tasks::caution());
+    let collected = cloud.provider.collect_garbage(&mut collector).await;
+    collected.expect_err("nothing was seen");
+    assert!(cloud.claim_exists("default-00001"));
+    assert_eq!(cloud.live().len(), 1);
+}
+
+#[tokio::test]
+async fn an_orphan_goes_after_two_sightings_unless_its_claim_appears_meanwhile() {
+    let cloud = Cloud::start().await;
+    // Two machines whose claims the cluster does not have; one of them comes back.
+    let late = claim(1, "1", json!([]));
+    cloud.provider.create(&late).await.expect("launched");
+    cloud
+        .provider
+        .create(&claim(2, "1", json!([])))
+        .await
+        .expect("launched");
+    cloud.launch(&claim(3, "1", json!([]))).await;
+    cloud.pass(Duration::from_secs(130)).await;
+    let mut collector = GarbageCollector::new(tasks::caution());
+    let mut round = async || cloud.provider.collect_garbage(&mut collector).await.expect("a round");
+    assert_eq!(round().await, 0, "one sighting is not enough");
+    cloud.store(&late);
+    cloud.pass(Duration::from_secs(40)).await;
+    assert_eq!(round().await, 1);
+    cloud.pass(Duration::from_secs(10)).await;
+    let mut left: Vec<String> = cloud.live().into_iter().map(|own| own.name).collect();
+    left.sort();
+    assert_eq!(left, ["karpenter-default-00001", "karpenter-default-00003"]);
 }

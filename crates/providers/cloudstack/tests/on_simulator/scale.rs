@@ -57,6 +57,10 @@ async fn two_hundred_nodes_come_up_as_fast_as_the_throttle_allows() {
     );
     // Requests at the allowed rate, then the last machine's own exchanges: it waits for nobody else.
     let allowed = calls.len() as f64 / f64::from(PER_SECOND) + 4.0 * LATENCY.as_secs_f64() + 2.0 * START.as_secs_f64();
+    println!(
+        "{NODES} nodes in {took:.1} s with {} requests, {throttled} of them throttled; allowed are {allowed:.1} s",
+        calls.len()
+    );
     assert!(
         took <= allowed * 1.2,
         "took {took:.1} s, the throttle allows {allowed:.1} s"

@@ -265,3 +265,95 @@ async fn a_list_that_changes_between_its_pages_is_read_again() {
     names.sort();
     assert_eq!(names, ["zone-0", "zone-1", "zone-2"], "never short");
 }
+
+#[tokio::test]
+async fn answers_that_are_odd_but_right_are_read() {
+    let wire = Wire::start(|_| {}).await;
+    let client = wire.client();
+    for kind in [
+        FaultKind::ControlCharacter,
+        FaultKind::SlowBody(Duration::from_secs(5)),
+        FaultKind::Miscount(-1),
+        FaultKind::Omit("networktype"),
+    ] {
+        wire.simulator.inject(Fault::new("listZones", kind.clone()).times(1));
+        let read = zones(&client).await.unwrap_or_else(|error| panic!("{kind:?}: {error}"));
+        assert_eq!(read.len(), 2, "{kind:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_list_with_an_entry_twice_or_a_count_that_is_not_reached_is_read_again() {
+    let wire = Wire::start(|_| {}).await;
+    let client = wire.client();
+    for kind in [FaultKind::RepeatEntry, FaultKind::Miscount(1)] {
+        wire.simulator.inject(Fault::new("listZones", kind.clone()).times(2));
+        let mut names: Vec<String> = zones(&client)
+            .await
+            .expect("a list")
+            .into_iter()
+            .map(|own| own.name)
+            .collect();
+        names.sort();
+        assert_eq!(names, ["zone-1", "zone-2"], "{kind:?}");
+    }
+    wire.simulator.inject(Fault::new("listZones", FaultKind::Miscount(1)));
+    let error = zones(&client).await.expect_err("never complete");
+    assert!(
+        error.to_string().contains("the list changed each of the 3 times"),
+        "{error}"
+    );
+}
+
+#[tokio::test]
+async fn a_server_that_fails_now_and_then_is_asked_again() {
+    let wire = Wire::start(|_| {}).await;
+    let client = wire.client();
+    wire.simulator
+        .inject(Fault::everything(FaultKind::Page(503)).one_in(3, 7));
+    for _ in 0..20 {
+        zones(&client).await.expect("in the end");
+    }
+    assert_eq!(wire.simulator.calls().len(), 20, "what was hit was not carried out");
+}
+
+#[tokio::test]
+async fn an_expiry_of_sixteen_minutes_is_refused_under_enforcement_and_ten_are_taken() {
+    let wire = Wire::start(|settings| settings.enforce_post_and_timestamps = true).await;
+    // Six minutes ahead of the server: our ten minutes are its sixteen.
+    wire.simulator
+        .operate(|operator| operator.settings().clock_ahead = SignedDuration::from_mins(-6));
+    let error = zones(&wire.client()).await.expect_err("too far ahead");
+    assert_eq!(error.class(), Some(&Class::Auth));
+    wire.simulator
+        .operate(|operator| operator.settings().clock_ahead = SignedDuration::ZERO);
+    assert_eq!(zones(&wire.client()).await.expect("accepted").len(), 2);
+}
+
+#[tokio::test]
+async fn terminations_pass_launches_and_launches_pass_discovery_in_the_queue() {
+    let wire = Wire::start(|_| {}).await;
+    let mut http = ProviderSettings::new("blue").http;
+    http.rate.per_second = 1.0;
+    http.rate.burst = 1;
+    let keys = wire.simulator.keys(seed::ACCOUNT);
+    let client = Client::new(wire.clock.clock(), http, keys, Redactor::default(), ApiMetrics::new()).expect("a client");
+    zones(&client).await.expect("takes the only token");
+    let ask = async |command: &'static str, priority: Priority| {
+        client.call(&Request::new(command), priority).await.expect("an answer");
+    };
+    // In one task, so that all three wait before time goes on.
+    tokio::join!(
+        ask("listNetworks", Priority::Discovery),
+        ask("listServiceOfferings", Priority::Launch),
+        ask("listVirtualMachines", Priority::Termination),
+    );
+    let order: Vec<String> = wire
+        .simulator
+        .calls()
+        .into_iter()
+        .skip(1)
+        .map(|call| call.command)
+        .collect();
+    assert_eq!(order, ["listVirtualMachines", "listServiceOfferings", "listNetworks"]);
+}
