@@ -91,7 +91,7 @@ const LONGEST_QUERY: usize = 4096;
 const THROTTLED_TRIES: u32 = 8;
 const TRANSIENT_TRIES: u32 = 5;
 /// Times that a list which changed while being read is read again.
-const LIST_TRIES: u32 = 3;
+const LIST_TRIES: u32 = 4;
 const EXPIRY: Duration = Duration::from_secs(10 * 60);
 
 impl Client {
@@ -237,10 +237,16 @@ impl Client {
                 _ => return Err(error),
             },
         }
+        let mut before: Option<BTreeSet<String>> = None;
         for _ in 0..LIST_TRIES {
-            if let Some(items) = self.list_in_pages(request, object, priority).await? {
-                return Ok(items);
+            let read: Paged<T> = self.list_in_pages(request, object, priority).await?;
+            let ids: BTreeSet<String> = read.items.iter().map(|item| item.identity().into_owned()).collect();
+            let is_whole = ids.len() >= read.count;
+            // What went between two pages moves the rest up, and one is skipped: pages count only if they are the same twice.
+            if is_whole && (read.pages == 1 || before.as_ref() == Some(&ids)) {
+                return Ok(read.items);
             }
+            before = is_whole.then_some(ids);
         }
         Err(ApiError::Unreadable {
             command: request.command.to_owned(),
@@ -248,13 +254,13 @@ impl Client {
         })
     }
 
-    /// `None` if the list changed while it was read.
+    /// Reads page after page, once.
     async fn list_in_pages<T: DeserializeOwned + Identified>(
         &self,
         request: &Request,
         object: &str,
         priority: Priority,
-    ) -> Result<Option<Vec<T>>, ApiError> {
+    ) -> Result<Paged<T>, ApiError> {
         let mut items: Vec<T> = Vec::new();
         let mut number = 1u32;
         loop {
@@ -278,10 +284,13 @@ impl Client {
             let is_last = page.items.len() < size as usize;
             items.extend(page.items);
             if is_last {
-                let is_complete = distinct(&items) >= page.count;
                 let mut seen = BTreeSet::new();
                 items.retain(|item| seen.insert(item.identity().into_owned()));
-                return Ok(is_complete.then_some(items));
+                return Ok(Paged {
+                    items,
+                    pages: number,
+                    count: page.count,
+                });
             }
             number += 1;
         }
@@ -515,6 +524,15 @@ pub fn interpret(command: &'static str, status: u16, body: &[u8]) -> Result<Cont
             ),
         }),
     }
+}
+
+/// A list that was read in pages.
+struct Paged<T> {
+    /// Each once.
+    items: Vec<T>,
+    pages: u32,
+    /// By the last page.
+    count: usize,
 }
 
 /// Objects that a list can be checked by.

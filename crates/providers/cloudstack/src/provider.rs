@@ -512,6 +512,11 @@ impl Shared {
         let name = &pool.spec.template.spec.node_class_ref.name;
         let class = self.class_by_name(name).await?;
         let Some(class) = class.filter(|class| class.metadata.deletion_timestamp.is_none()) else {
+            let message = format!(
+                "CloudStackNodeClass {name} does not exist or is being deleted; the pool launches nothing until it is there"
+            );
+            self.tell(kube::Resource::object_ref(pool, &()), "NodeClassNotFound", &message)
+                .await;
             return Ok(InstanceTypes::from(Vec::new()));
         };
         let resolution = self.inventory.resolve(&class).await?;

@@ -184,3 +184,29 @@ fn a_zone_is_meant_by_name_or_by_id() {
         "ZoneNotFound"
     );
 }
+
+#[test]
+fn templates_of_the_same_moment_come_in_the_order_of_their_names() {
+    let spec = class(json!({"templateSelectorTerms": [{"osType": "Ubuntu 24.04"}]}));
+    let template = |id: &str, name: &str| {
+        json!({"id": id, "name": name, "isready": true, "hypervisor": "KVM", "created": "2026-01-01T00:00:00+0000",
+            "zoneid": "z1", "ostypename": "Ubuntu 24.04"})
+    };
+    let listed = of(json!([
+        template("t-1", "b"),
+        template("t-3", "a"),
+        template("t-2", "a")
+    ]));
+    let lists = Lists {
+        templates: [("z1".to_owned(), listed)].into(),
+        ..lists()
+    };
+    let zones = zones(&spec, &lists.zones, &mut BTreeMap::new());
+    let found = resolve(&spec, zones, &lists, BTreeMap::new());
+    let ids: Vec<&str> = found.zones[0]
+        .templates
+        .iter()
+        .map(|own| own.template.id.as_str())
+        .collect();
+    assert_eq!(ids, ["t-2", "t-3", "t-1"]);
+}

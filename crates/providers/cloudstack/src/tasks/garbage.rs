@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
+use k8s_openapi::api::core::v1::Node;
 use karpenter_cloud::{
     CloudError,
     clock::later,
@@ -83,6 +84,7 @@ pub(crate) async fn round(shared: &Shared, collector: &mut GarbageCollector) -> 
                 );
                 shared.destroy(&orphan.id, None, None, None).await?;
                 shared.client.metrics().orphans.with_label_values(&[kind]).inc();
+                remove_node(shared, &orphan.id).await?;
                 gone += 1;
             }
         }
@@ -91,6 +93,25 @@ pub(crate) async fn round(shared: &Shared, collector: &mut GarbageCollector) -> 
     volumes(shared, &vms).await?;
     groups(shared).await?;
     Ok(gone)
+}
+
+/// The Node of a machine that goes without its claim; nobody else would tell it to go.
+async fn remove_node(shared: &Shared, machine: &str) -> Result<(), CloudError> {
+    let nodes: Api<Node> = Api::all(shared.kube.clone());
+    let listed = nodes.list(&Default::default()).await.cloud_context("listing nodes")?;
+    let is_of_machine = |node: &&Node| {
+        let own = node.spec.as_ref().and_then(|spec| spec.provider_id.as_deref());
+        own.and_then(|own| provider_id::machine_id(own).ok())
+            .is_some_and(|id| id.eq_ignore_ascii_case(machine))
+    };
+    for node in listed.items.iter().filter(is_of_machine) {
+        let name = node.metadata.name.as_deref().unwrap_or_default();
+        match nodes.delete(name, &Default::default()).await {
+            Err(kube::Error::Api(status)) if status.code == 404 => {}
+            deleted => deleted.map(drop).cloud_context(format!("deleting node {name}"))?,
+        }
+    }
+    Ok(())
 }
 
 /// Managed affinity groups that are empty, once no class manages any.

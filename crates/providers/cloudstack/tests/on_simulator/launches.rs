@@ -618,3 +618,95 @@ async fn a_machine_that_hangs_in_its_start_is_destroyed_with_its_claim() {
     }
     assert!(cloud.live().is_empty());
 }
+
+#[tokio::test]
+async fn the_speed_is_told_where_an_offering_leaves_it_open() {
+    let mut seed = Seed::default();
+    seed.catalogue.offerings = vec![seed::custom_offering("flexible")];
+    let shapes = json!([{"cpu": [2], "ratios": [2048], "cpuSpeed": 1800}]);
+    let cloud = Cloud::with(seed, json!({"customOfferings": shapes})).await;
+    cloud
+        .provider
+        .create(&claim(1, "1", json!([])))
+        .await
+        .expect("launched");
+    let sent = &deploys(&cloud)[0].params;
+    let get = |name: &str| sent.get(&format!("details[0].{name}")).map(String::as_str);
+    assert_eq!(
+        (get("cpuNumber"), get("memory"), get("cpuSpeed")),
+        (Some("2"), Some("4096"), Some("1800"))
+    );
+}
+
+#[tokio::test]
+async fn a_newer_template_of_another_architecture_is_not_chosen_for_a_pod_that_cannot_run_on_it() {
+    let mut seed = Seed::default();
+    let newer = seed.catalogue.zones.iter().map(|zone| {
+        let mut arm = seed::template("ubuntu-24.04-kube", zone, "2025-12-31T08:00:00+0000");
+        arm["arch"] = json!("aarch64");
+        arm
+    });
+    let newer: Vec<_> = newer.collect();
+    let ids: Vec<String> = newer
+        .iter()
+        .map(|own| own["id"].as_str().expect("an id").to_owned())
+        .collect();
+    seed.catalogue.templates.extend(newer);
+    let cloud = Cloud::with(seed, json!({})).await;
+    let arch = |value: &str| json!([{"key": "kubernetes.io/arch", "operator": "In", "values": [value]}]);
+    let of_amd = cloud
+        .provider
+        .create(&claim(1, "1", arch("amd64")))
+        .await
+        .expect("launched");
+    let of_arm = cloud
+        .provider
+        .create(&claim(2, "1", arch("arm64")))
+        .await
+        .expect("launched");
+    let template =
+        |labels: &std::collections::BTreeMap<String, String>| labels["karpenter.k8s.cloudstack/template-id"].clone();
+    assert!(!ids.contains(&template(&of_amd.labels)));
+    assert!(ids.contains(&template(&of_arm.labels)));
+    assert_eq!(of_arm.labels["kubernetes.io/arch"], "arm64");
+}
+
+#[tokio::test]
+async fn offerings_whose_names_make_the_same_label_are_told_apart_by_their_ids() {
+    let mut seed = Seed::default();
+    let named = |name: &str, id: &str| {
+        let mut offering = seed::offering(name, 2, 2048);
+        offering["id"] = json!(id);
+        offering
+    };
+    let (low, high) = (
+        "11111111-0000-4000-8000-000000000000",
+        "22222222-0000-4000-8000-000000000000",
+    );
+    // Whatever order the server lists them in.
+    seed.catalogue.offerings = vec![named("Medium Instance", high), named("Medium-Instance", low)];
+    let cloud = Cloud::with(seed, json!({})).await;
+    let types = cloud.provider.instance_types(&pool()).await.expect("types");
+    let names: Vec<(&str, bool)> = types
+        .iter()
+        .map(|own| {
+            let id = own.requirements.get("karpenter.k8s.cloudstack/service-offering-id");
+            (own.name.as_str(), id.is_some_and(|id| id.has(low)))
+        })
+        .collect();
+    assert_eq!(names, [("Medium-Instance", true), ("Medium-Instance-22222222", false)]);
+}
+
+#[tokio::test]
+async fn a_pool_whose_class_is_missing_has_no_types_and_is_told() {
+    let cloud = Cloud::without_class(Seed::default(), STEP, |_| {}).await;
+    let types = cloud.provider.instance_types(&pool()).await.expect("no error");
+    assert!(types.is_empty());
+    assert!(has_event(&cloud, "NodeClassNotFound"));
+    let error = cloud
+        .provider
+        .create(&claim(1, "1", json!([])))
+        .await
+        .expect_err("no class");
+    assert_eq!(error.launch_effect(), LaunchEffect::DeleteForCapacity);
+}

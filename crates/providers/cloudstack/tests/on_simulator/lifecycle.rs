@@ -193,9 +193,25 @@ async fn a_young_process_that_sees_no_claims_deletes_nothing() {
             .await
             .expect("launched");
     }
+    let first = cloud.live()[0].clone();
+    let copies: Vec<String> = (0..47)
+        .map(|number| format!("00000000-0000-4000-8000-{number:012}"))
+        .collect();
+    cloud.simulator.operate(|operator| {
+        for id in &copies {
+            let mut machine = first.clone();
+            machine.id.clone_from(id);
+            machine.name = format!("karpenter-copy-{id}");
+            operator.add_machine(machine);
+        }
+    });
     let fresh = cloud.new_provider().await;
     cloud.collect(&fresh, 2).await;
-    assert_eq!(cloud.live().len(), 3, "not within two minutes");
+    assert_eq!(cloud.live().len(), 50, "not within two minutes");
+    // So many at once would look like a lost cluster state for good.
+    cloud
+        .simulator
+        .operate(|operator| copies.iter().for_each(|id| operator.expunge(id)));
     cloud.pass(Duration::from_secs(120)).await;
     cloud.collect(&fresh, 3).await;
     assert!(cloud.live().is_empty(), "then they are orphans");
@@ -464,4 +480,43 @@ async fn an_orphan_goes_after_two_sightings_unless_its_claim_appears_meanwhile()
     let mut left: Vec<String> = cloud.live().into_iter().map(|own| own.name).collect();
     left.sort();
     assert_eq!(left, ["karpenter-default-00001", "karpenter-default-00003"]);
+}
+
+#[tokio::test]
+async fn the_machine_that_a_claim_names_stays_when_there_are_two() {
+    let cloud = Cloud::start().await;
+    let claim = cloud.launch(&claim(1, "1", json!([]))).await;
+    let mut twin = cloud.live()[0].clone();
+    twin.id = "33333333-2222-4333-8444-555555555555".to_owned();
+    twin.created -= jiff::SignedDuration::from_secs(60);
+    cloud.simulator.operate(|operator| operator.add_machine(twin));
+    assert_eq!(cloud.simulator.violations().len(), 1, "the simulator sees it too");
+    cloud.collect(&cloud.provider, 3).await;
+    let left: Vec<String> = cloud.live().into_iter().map(|own| own.id).collect();
+    assert_eq!(left.len(), 1);
+    assert!(claim.provider_id().is_some_and(|own| own.ends_with(&left[0])));
+}
+
+#[tokio::test]
+async fn the_node_of_a_collected_machine_goes_and_others_stay() {
+    let cloud = Cloud::start().await;
+    cloud.launch(&claim(1, "1", json!([]))).await;
+    cloud
+        .provider
+        .create(&claim(2, "1", json!([])))
+        .await
+        .expect("launched");
+    for machine in cloud.live() {
+        let node: Node = serde_json::from_value(json!({
+            "metadata": {"name": machine.name},
+            "spec": {"providerID": format!("external-cloudstack://{}", machine.id)},
+        }))
+        .expect("a Node");
+        cloud.sandbox.objects().create(&node).expect("accepted");
+    }
+    cloud.pass(Duration::from_secs(130)).await;
+    cloud.collect(&cloud.provider, 2).await;
+    let nodes: Vec<Node> = cloud.sandbox.objects().list("");
+    let names: Vec<Option<String>> = nodes.into_iter().map(|node| node.metadata.name).collect();
+    assert_eq!(names, [Some("karpenter-default-00001".to_owned())]);
 }
