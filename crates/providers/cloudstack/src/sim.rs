@@ -228,6 +228,16 @@ impl Operator<'_> {
         }
     }
 
+    /// Moves a machine to another host of its zone while it runs; false if none takes it.
+    pub fn migrate(&mut self, id: &str) -> bool {
+        self.state.migrate(id)
+    }
+
+    /// A host fails: machines with high availability start elsewhere, the others stop.
+    pub fn fail_host(&mut self, host: &str) {
+        self.state.fail_host(host, self.now);
+    }
+
     /// Removes a machine without a trace.
     pub fn expunge(&mut self, id: &str) {
         self.state.expunge(id, self.now);
@@ -321,6 +331,7 @@ impl Default for Latency {
         Self {
             answer: Duration::ZERO,
             start: Duration::from_secs(5),
+            first_copy: Duration::ZERO,
             destroy: Duration::from_secs(2),
             small: Duration::from_millis(200),
         }

@@ -172,6 +172,7 @@ impl State {
     /// Carries out what is due by `now`, in order.
     pub(super) fn run_due(&mut self, now: Timestamp) {
         self.expunge_old(now);
+        self.end_leases(now);
         loop {
             let next = self
                 .jobs

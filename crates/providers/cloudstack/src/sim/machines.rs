@@ -40,6 +40,8 @@ pub struct Machine {
     /// When it first ran.
     pub first_ran: Option<Timestamp>,
     pub delete_protection: bool,
+    /// When the server stops it, if its offering has a lease that the deploy did not decline.
+    pub lease_ends: Option<Timestamp>,
     /// Expunged: only its id still resolves.
     pub removed: bool,
 }

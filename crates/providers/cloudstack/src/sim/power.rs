@@ -7,6 +7,7 @@ use super::{
     jobs::{Job, Outcome},
     machines::{Machine, MachineState, VolumeFate},
     render,
+    seed::Host,
     state::{Placement, Role, State},
 };
 
@@ -245,6 +246,68 @@ impl State {
         shown["jobid"] = json!(job.id);
         shown["jobstatus"] = json!(0);
         Outcome::Success(json!({"virtualmachine": shown}))
+    }
+}
+
+/// What happens to machines without anybody asking for it.
+impl State {
+    /// Stops machines whose lease is over.
+    pub(super) fn end_leases(&mut self, now: Timestamp) {
+        for own in self
+            .machines
+            .iter_mut()
+            .filter(|own| own.state == MachineState::Running)
+        {
+            if own.lease_ends.is_some_and(|at| at <= now) {
+                own.state = MachineState::Stopped;
+                own.updated = own.lease_ends.take();
+                own.host = None;
+            }
+        }
+    }
+
+    pub(super) fn migrate(&mut self, id: &str) -> bool {
+        let Some(own) = self.machine(id).cloned() else {
+            return false;
+        };
+        let others: Vec<Host> = self
+            .hosts
+            .iter()
+            .filter(|host| own.host.as_ref() != Some(&host.id))
+            .cloned()
+            .collect();
+        let all = std::mem::replace(&mut self.hosts, others);
+        let found = self.place(&own);
+        self.hosts = all;
+        let Ok(host) = found else { return false };
+        if let Some(own) = self.machine_mut(id) {
+            own.host = Some(host);
+        }
+        true
+    }
+
+    pub(super) fn fail_host(&mut self, host: &str, now: Timestamp) {
+        self.hosts.retain(|own| own.id != host);
+        let on_it: Vec<Machine> = self
+            .machines
+            .iter()
+            .filter(|own| own.host.as_deref() == Some(host))
+            .cloned()
+            .collect();
+        for machine in on_it {
+            let is_available = self
+                .catalogue
+                .offering(&machine.offering)
+                .is_some_and(|own| own["offerha"] == true);
+            let elsewhere = is_available.then(|| self.place(&machine).ok()).flatten();
+            if let Some(own) = self.machine_mut(&machine.id) {
+                if elsewhere.is_none() {
+                    own.state = MachineState::Stopped;
+                    own.updated = Some(now);
+                }
+                own.host = elsewhere;
+            }
+        }
     }
 }
 

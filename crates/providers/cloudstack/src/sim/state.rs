@@ -74,6 +74,8 @@ pub struct Latency {
     /// Of every answer.
     pub answer: Duration,
     pub start: Duration,
+    /// Until a template is on the storage of a zone, which its first machine there waits for.
+    pub first_copy: Duration,
     pub destroy: Duration,
     /// Of tags, groups, volumes and the like.
     pub small: Duration,

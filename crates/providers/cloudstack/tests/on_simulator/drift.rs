@@ -57,10 +57,11 @@ async fn changes_by_hand_that_matter_are_drift_and_others_are_not() {
     let claim = cloud.launch(&claim(1, "1", json!([]))).await;
     let machine = cloud.live()[0].clone();
     cloud.simulator.operate(|operator| {
+        assert!(operator.migrate(&machine.id), "another host takes it");
         let own = operator.machine(&machine.id).expect("it exists");
-        own.host = Some("another host".to_owned());
         own.display_name = "renamed".to_owned();
     });
+    assert_ne!(cloud.live()[0].host, machine.host);
     assert_eq!(reason(&cloud, &claim).await, None, "migrated and renamed");
     let network = cloud.simulator.operate(|operator| {
         let catalogue = operator.catalogue();

@@ -440,6 +440,7 @@ pub(crate) fn foreign(simulator: &Simulator, id: &str) -> Machine {
         host: None,
         first_ran: None,
         delete_protection: false,
+        lease_ends: None,
         removed: false,
     }
 }

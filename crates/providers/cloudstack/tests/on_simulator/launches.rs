@@ -6,6 +6,7 @@ use k8s_openapi::api::core::v1::Event;
 use karpenter_api::labels::INSTANCE_TYPE;
 use karpenter_cloud::{CloudError, CloudProvider, LaunchEffect, conformance::Environment};
 use karpenter_cloudstack::{
+    client::{Priority, Request},
     settings::Switch,
     sim::{Fault, FaultKind, MachineState, Seed, seed},
     tasks::sweep::Memory,
@@ -264,6 +265,58 @@ async fn a_lease_is_declined() {
         .await
         .expect("launched");
     assert_eq!(deploys(&cloud)[0].params["leaseduration"], "-1");
+}
+
+#[tokio::test]
+async fn an_offering_with_a_lease_does_not_stop_machines_of_ours_but_those_of_others() {
+    let mut seed = Seed::default();
+    seed.settings.leases = true;
+    for offering in &mut seed.catalogue.offerings {
+        offering["leaseduration"] = json!(30);
+    }
+    let cloud = Cloud::with(seed, json!({})).await;
+    cloud.launch(&claim(1, "1", json!([]))).await;
+    let ours = cloud.live()[0].clone();
+    let by_hand = Request::new("deployVirtualMachine")
+        .with("zoneid", ours.zone.clone())
+        .with("serviceofferingid", ours.offering.clone())
+        .with("templateid", ours.template.clone())
+        .with("networkids", ours.nics[0].network.clone())
+        .with("name", "by-hand");
+    let client = cloud.provider.client();
+    client.call(&by_hand, Priority::Launch).await.expect("accepted");
+    cloud.pass(Duration::from_secs(60)).await;
+    let states = || -> Vec<(String, MachineState)> {
+        let all = cloud.simulator.machines().into_iter();
+        all.map(|own| (own.name, own.state)).collect()
+    };
+    let named = |state: MachineState| {
+        [
+            ("karpenter-default-00001".to_owned(), MachineState::Running),
+            ("by-hand".to_owned(), state),
+        ]
+    };
+    assert_eq!(states(), named(MachineState::Running));
+    cloud.clock.advance(Duration::from_secs(31 * 86400));
+    assert_eq!(states(), named(MachineState::Stopped));
+}
+
+#[tokio::test]
+async fn the_first_copy_of_a_template_may_take_longer_than_a_launch_waits() {
+    let mut seed = Seed::default();
+    seed.settings.latency.first_copy = Duration::from_secs(600);
+    let cloud = Cloud::with(seed, json!({})).await;
+    let zone = json!([{"key": "topology.kubernetes.io/zone", "operator": "In", "values": ["zone-1"]}]);
+    let first = cloud.launch(&claim(1, "1", zone.clone())).await;
+    assert!(first.provider_id().is_some(), "launched, not running");
+    assert_eq!(cloud.live()[0].state, MachineState::Starting);
+    cloud.pass(Duration::from_secs(700)).await;
+    assert_eq!(cloud.live()[0].state, MachineState::Running);
+    cloud.launch(&claim(2, "1", zone)).await;
+    assert!(
+        cloud.live().iter().all(|own| own.state == MachineState::Running),
+        "it is there now"
+    );
 }
 
 #[tokio::test]

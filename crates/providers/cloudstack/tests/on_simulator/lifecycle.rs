@@ -1,13 +1,13 @@
 //! Machines after their launch: termination, tags, disks, stops, identity, garbage.
 
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
 use k8s_openapi::api::core::v1::Node;
 use karpenter_api::NodeClaim;
 use karpenter_cloud::{CloudProvider, Deletion, conformance::Environment, garbage_collection::GarbageCollector};
 use karpenter_cloudstack::{
     CloudStackNodeClass,
-    sim::{Fault, FaultKind, MachineState, Seed},
+    sim::{Fault, FaultKind, MachineState, Seed, seed},
     tasks::{self, sweep::Memory},
 };
 use serde_json::json;
@@ -519,4 +519,29 @@ async fn the_node_of_a_collected_machine_goes_and_others_stay() {
     let nodes: Vec<Node> = cloud.sandbox.objects().list("");
     let names: Vec<Option<String>> = nodes.into_iter().map(|node| node.metadata.name).collect();
     assert_eq!(names, [Some("karpenter-default-00001".to_owned())]);
+}
+
+#[tokio::test]
+async fn when_a_host_fails_machines_with_high_availability_come_back_and_others_are_replaced() {
+    let mut seed = Seed::default();
+    let mut available = seed::offering("ha", 1, 2048);
+    available["offerha"] = json!(true);
+    seed.catalogue.offerings = vec![available, seed::offering("plain", 2, 2048)];
+    let cloud = Cloud::with(seed, json!({})).await;
+    let of = |name: &str| json!([{"key": "node.kubernetes.io/instance-type", "operator": "In", "values": [name]}]);
+    cloud.launch(&claim(1, "500m", of("ha"))).await;
+    cloud.launch(&claim(2, "500m", of("plain"))).await;
+    let hosts: BTreeSet<String> = cloud.live().into_iter().filter_map(|own| own.host).collect();
+    for host in hosts {
+        cloud.simulator.operate(|operator| operator.fail_host(&host));
+    }
+    let mut memory = Memory::default();
+    cloud.provider.sweep(&mut memory).await.expect("a sweep");
+    cloud.pass(Duration::from_secs(301)).await;
+    cloud.provider.sweep(&mut memory).await.expect("a sweep");
+    assert!(
+        cloud.claim_exists("default-00001"),
+        "the same machine runs on another host"
+    );
+    assert!(!cloud.claim_exists("default-00002"));
 }

@@ -370,28 +370,41 @@ async fn an_expiry_of_sixteen_minutes_is_refused_under_enforcement_and_ten_are_t
 
 #[tokio::test]
 async fn terminations_pass_launches_and_launches_pass_discovery_in_the_queue() {
-    let wire = Wire::start(|_| {}).await;
+    // A clock that stands still: who comes first is not decided by how long anything takes.
+    let clock = ManualClock::starting_at("2026-01-01T00:00:00Z".parse().expect("a moment"));
+    let simulator = Simulator::start(clock.clock(), Seed::default())
+        .await
+        .expect("a free port");
     let mut http = ProviderSettings::new("blue").http;
     http.rate.per_second = 1.0;
     http.rate.burst = 1;
-    let keys = wire.simulator.keys(seed::ACCOUNT);
-    let client = Client::new(wire.clock.clock(), http, keys, Redactor::default(), ApiMetrics::new()).expect("a client");
+    let keys = simulator.keys(seed::ACCOUNT);
+    let client = Client::new(clock.clock(), http, keys, Redactor::default(), ApiMetrics::new()).expect("a client");
     zones(&client).await.expect("takes the only token");
     let ask = async |command: &'static str, priority: Priority| {
         client.call(&Request::new(command), priority).await.expect("an answer");
     };
-    // In one task, so that all three wait before time goes on.
-    tokio::join!(
-        ask("listNetworks", Priority::Discovery),
-        ask("listServiceOfferings", Priority::Launch),
-        ask("listVirtualMachines", Priority::Termination),
-    );
-    let order: Vec<String> = wire
-        .simulator
-        .calls()
-        .into_iter()
-        .skip(1)
-        .map(|call| call.command)
-        .collect();
+    let asked = async {
+        tokio::join!(
+            ask("listNetworks", Priority::Discovery),
+            ask("listServiceOfferings", Priority::Launch),
+            ask("listVirtualMachines", Priority::Termination),
+        )
+    };
+    // A second at a time, each after the call that it lets through has arrived.
+    let time = async {
+        for arrived in 2.. {
+            clock.advance(Duration::from_millis(1100));
+            while simulator.calls().len() < arrived {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        }
+    };
+    tokio::select! {
+        biased;
+        _ = asked => {}
+        () = time => unreachable!("time does not end"),
+    }
+    let order: Vec<String> = simulator.calls().into_iter().skip(1).map(|call| call.command).collect();
     assert_eq!(order, ["listVirtualMachines", "listServiceOfferings", "listNetworks"]);
 }

@@ -1,12 +1,14 @@
 //! deployVirtualMachine: everything that is checked at once, in the server's order, before a job starts the machine.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 use base64::{
     Engine,
     alphabet::{STANDARD, URL_SAFE},
     engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig},
 };
+use jiff::Timestamp;
+use karpenter_cloud::clock::later;
 use serde_json::{Value, json};
 
 use super::{Asked, discovery};
@@ -196,6 +198,7 @@ pub(super) fn deploy(state: &mut State, asked: &Asked<'_>) -> Answered {
         host: None,
         first_ran: None,
         delete_protection: false,
+        lease_ends: lease_ends(state, asked, &offering),
         removed: false,
     };
     let volume = |name: String, is_root: bool, device: i64, size: i64, offering: Option<String>| Volume {
@@ -266,7 +269,14 @@ pub(super) fn deploy(state: &mut State, asked: &Asked<'_>) -> Answered {
         true => "org.apache.cloudstack.api.command.admin.vm.DeployVMCmdByAdmin",
         false => "org.apache.cloudstack.api.command.user.vm.DeployVMCmd",
     };
-    let takes = state.settings.latency.start;
+    let latency = state.settings.latency;
+    let is_on_storage = state.machines.iter().any(|own| {
+        own.first_ran.is_some() && zone["id"] == own.zone.as_str() && template["id"] == own.template.as_str()
+    });
+    let takes = match is_on_storage {
+        true => latency.start,
+        false => latency.start + latency.first_copy,
+    };
     let work = Work::Deploy {
         machine: id.clone(),
         start,
@@ -274,6 +284,14 @@ pub(super) fn deploy(state: &mut State, asked: &Asked<'_>) -> Answered {
     let instance = Some(("VirtualMachine", id.clone()));
     let job = state.schedule_as(custom, &asked.account.name, class, instance, work, takes, asked.now);
     Ok(json!({"id": id, "jobid": job}))
+}
+
+/// When the lease of the offering ends; -1 declines it.
+fn lease_ends(state: &State, asked: &Asked<'_>, offering: &Value) -> Option<Timestamp> {
+    let asked_for = asked.params.text("leaseduration").and_then(|days| days.parse().ok());
+    let days: i64 = asked_for.or_else(|| offering["leaseduration"].as_i64())?;
+    let days = u64::try_from(days).ok().filter(|_| state.settings.leases)?;
+    Some(later(asked.now, Duration::from_secs(days * 86400)))
 }
 
 /// Ids of other things are resolved before anything is looked at.
