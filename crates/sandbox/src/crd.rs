@@ -6,6 +6,7 @@
 
 mod cel;
 mod cel_library;
+mod compiled;
 mod defaults;
 mod definition;
 mod error;

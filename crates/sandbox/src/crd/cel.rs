@@ -8,18 +8,21 @@ use cel::{Context, ExecutionError, Program, Value as CelValue};
 use serde_json::Value;
 
 use super::cel_library::environment;
+use super::compiled::Compiled;
 use super::error::{FieldError, FieldErrorReason};
 use super::lists::counterpart;
 use super::schema::Schema;
 use super::validate::type_name;
 
+static COMPILED: Compiled<Program> = Compiled::new();
+
 /// One rule of a schema node.
 #[derive(Debug)]
 pub(super) struct Rule {
     source: String,
-    program: Program,
+    program: Arc<Program>,
     message: Option<String>,
-    message_expression: Option<Program>,
+    message_expression: Option<Arc<Program>>,
     reason: FieldErrorReason,
     field_path: Option<String>,
     old_self: OldSelf,
@@ -55,7 +58,7 @@ impl Rule {
             errors.push(FieldError::required(format!("{path}.rule"), "rule is not specified"));
             return None;
         };
-        let mut program_of = |key: &str, source: &str| match environment().compile(source) {
+        let mut program_of = |key: &str, source: &str| match COMPILED.of(source, || environment().compile(source)) {
             Ok(program) => Some(program),
             Err(error) => {
                 let detail = format!("compilation failed: {error}");

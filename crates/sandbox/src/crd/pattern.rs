@@ -1,19 +1,24 @@
 //! Regular expressions as a real server reads them: Go's RE2, where `\d`, `\w`, `\s` and `\b` know ASCII only.
 
 use std::fmt::Write as _;
+use std::sync::Arc;
 
 use regex::Regex;
+
+use super::compiled::Compiled;
 
 /// A compiled `pattern` that remembers how it was written.
 #[derive(Clone, Debug)]
 pub(super) struct Pattern {
     source: String,
-    regex: Regex,
+    regex: Arc<Regex>,
 }
+
+static COMPILED: Compiled<Regex> = Compiled::new();
 
 impl Pattern {
     pub(super) fn new(source: &str) -> Result<Self, regex::Error> {
-        let regex = Regex::new(&translate(source))?;
+        let regex = COMPILED.of(source, || Regex::new(&translate(source)))?;
         Ok(Self {
             source: source.to_owned(),
             regex,
