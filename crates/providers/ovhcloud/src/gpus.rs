@@ -17,7 +17,13 @@ const REPEATED_AFTER: Duration = Duration::from_secs(60 * 60);
 /// Looks at all Nodes of pools whose flavor has GPUs.
 pub(crate) async fn check(shared: &Shared) {
     // A list that is a while old will do: flavors of pools never change.
-    let pools = shared.engine.pools(PATIENCE).await.unwrap_or_default();
+    let pools = match shared.engine.pools(PATIENCE).await {
+        Ok(pools) => pools,
+        Err(error) => {
+            tracing::warn!(%error, "it is not known which Nodes should have GPUs: node pools cannot be listed");
+            return;
+        }
+    };
     let with_gpus: BTreeMap<String, String> = pools
         .into_iter()
         .filter(|pool| PoolOwner::of(pool) == PoolOwner::Owned && shared.engine.has_gpus(&pool.flavor))

@@ -48,11 +48,14 @@ async fn look_at(shared: &Shared, nodes: &Api<Node>, node: &Node) -> Result<(), 
         return Ok(());
     };
     // A list that is a while old will do: flavor and zone of a pool never change.
-    let pools = shared
-        .engine
-        .pools(std::time::Duration::from_secs(600))
-        .await
-        .unwrap_or_default();
+    let pools = match shared.engine.pools(std::time::Duration::from_secs(600)).await {
+        Ok(pools) => pools,
+        Err(error) => {
+            // The Node's next heartbeat brings it up again.
+            tracing::warn!(%error, node = node.metadata.name, "labels of a Node are not checked: node pools cannot be listed");
+            return Ok(());
+        }
+    };
     let Some(pool) = pools.iter().find(|pool| pool.name == *pool_name) else {
         return Ok(());
     };
