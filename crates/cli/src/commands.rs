@@ -5,6 +5,7 @@ mod convert;
 mod crds;
 pub(crate) mod demo;
 pub(crate) mod doctor;
+mod ovhcloud;
 mod simulate;
 mod validate;
 
@@ -23,6 +24,8 @@ pub(crate) enum Command {
     Crds(crds::Crds),
     /// Check an installation and its cloud from the outside, and say what to fix.
     Doctor(Box<doctor::Doctor>),
+    /// Make and check the API key that the OVHcloud provider works with.
+    Ovhcloud(ovhcloud::Ovhcloud),
     /// Print v1 manifests for v1alpha5 Provisioners.
     Convert(convert::Convert),
     /// Work out offline which nodes would be launched, where pods would land, and what it would cost.
@@ -38,6 +41,7 @@ impl Command {
             Self::Demo(demo) => demo.run(terminal),
             Self::Crds(crds) => crds.run(),
             Self::Doctor(doctor) => doctor.run(terminal),
+            Self::Ovhcloud(ovhcloud) => ovhcloud.run(terminal),
             Self::Convert(convert) => convert.run(terminal),
             Self::Simulate(simulate) => simulate.run(terminal),
             Self::Validate(validate) => validate.run(terminal),

@@ -5,6 +5,7 @@ pub mod endpoint;
 pub mod error;
 pub mod kube;
 pub mod model;
+pub mod new_key;
 pub mod sign;
 
 use std::{fmt, time::Duration};

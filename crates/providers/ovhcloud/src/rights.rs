@@ -1,5 +1,9 @@
 //! The rights that API keys need, and those that are merely useful.
 
+mod check;
+
+pub use check::check;
+
 use crate::client::model::AccessRule;
 
 /// A right beyond the minimum: what its rule grants, and what that is good for.
@@ -75,15 +79,29 @@ pub fn missing(rules: &[AccessRule], service_name: &str, kube_id: &str) -> Vec<A
     minimum(service_name, kube_id).into_iter().filter(is_missing).collect()
 }
 
-/// Whether a rule grants everything that another one would; `*` stands for any end.
+/// Whether a rule grants everything that another one would.
+///
+/// A `*` of what is needed is only covered by a `*` of the rule: nothing else stands for anything.
 pub fn grants(rule: &AccessRule, needed: &AccessRule) -> bool {
-    if !rule.method.eq_ignore_ascii_case(&needed.method) {
+    rule.method.eq_ignore_ascii_case(&needed.method) && covers(&rule.path, &needed.path)
+}
+
+/// Whether a rule's path covers a path; each `*` stands for any text, slashes and none at all included.
+pub(crate) fn covers(rule: &str, path: &str) -> bool {
+    let Some((stem, rest)) = rule.split_once('*') else {
+        return rule == path;
+    };
+    let Some(mut path) = path.strip_prefix(stem) else {
         return false;
+    };
+    let mut parts: Vec<&str> = rest.split('*').collect();
+    let end = parts.pop().unwrap_or_default();
+    // The first place where a part fits leaves the most for those after it.
+    for part in parts {
+        let Some(found) = path.find(part) else { return false };
+        path = &path[found + part.len()..];
     }
-    match rule.path.strip_suffix('*') {
-        Some(stem) => needed.path.starts_with(stem),
-        None => needed.path == rule.path,
-    }
+    path.ends_with(end)
 }
 
 fn filled(path: &str, service_name: &str, kube_id: &str) -> String {
@@ -125,5 +143,36 @@ mod tests {
         assert!(missing(&project, "p", "k").is_empty());
         assert!(!grants(&rule("GET", "/a"), &rule("GET", "/a/*")));
         assert!(!grants(&rule("GET", "/a/*"), &rule("PUT", "/a/b")));
+    }
+
+    #[test]
+    fn a_star_in_the_middle_stands_for_any_text() {
+        let any_project = ["GET", "POST", "PUT", "DELETE"].map(|method| rule(method, "/cloud/project/*/kube/k*"));
+        let missing = missing(&any_project, "p", "k");
+        assert_eq!(missing, [rule("GET", "/cloud/project/p/capabilities/kube/*")]);
+        for (own, path, expected) in [
+            ("/a/*/c", "/a/b/c", true),
+            ("/a/*/c", "/a/b/b/c", true),
+            ("/a/*/c", "/a/c", false),
+            ("/a/*/c", "/a/b/c/d", false),
+            ("/a/*/c/*", "/a/b/c/c/", true),
+            ("/a/*/c", "/a/*", false),
+            ("/a*a", "/a", false),
+            ("*", "", true),
+            ("/*b*c*", "/abc", true),
+            ("/*c*b*", "/abc", false),
+        ] {
+            assert_eq!(covers(own, path), expected, "{own} {path}");
+        }
+    }
+
+    #[test]
+    fn what_may_be_granted_besides_is_not_among_the_minimum() {
+        let minimum = minimum("p", "k");
+        let optional = optional("p", "k");
+        assert_eq!(optional.len(), OPTIONAL.len());
+        for right in optional {
+            assert!(!minimum.iter().any(|own| grants(own, &right)), "{right:?}");
+        }
     }
 }

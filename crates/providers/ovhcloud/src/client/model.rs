@@ -240,7 +240,7 @@ pub struct CurrentCredential {
     pub allowed_ips: Vec<String>,
 }
 
-/// What a key may call; `*` at the end of the path stands for anything.
+/// What a key may call; every `*` in the path stands for any text.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct AccessRule {

@@ -1,0 +1,146 @@
+//! `karpenter ovhcloud credentials` against the simulated API: it asks for exactly the eight rights, and checks a key's rules.
+
+use std::net::SocketAddr;
+use std::process::{Command, Output};
+
+use http::Method;
+use karpenter_core::clock::Clock;
+use karpenter_ovhcloud::rights;
+use karpenter_ovhcloud::sim::{
+    APPLICATION_KEY, APPLICATION_SECRET, CONSUMER_KEY, HttpFault, KUBE_ID, SERVICE_NAME, SimulatedOvh, World,
+};
+use karpenter_sandbox::Sandbox;
+use serde_json::json;
+
+/// Runs the command with the usual keys in its environment; the API is served by this process meanwhile.
+async fn credentials(endpoint: &str, arguments: &[&str], environment: &[(&str, &str)]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_karpenter"));
+    command
+        .args(["ovhcloud", "credentials"])
+        .args(["--service-name", SERVICE_NAME, "--kube-id", KUBE_ID])
+        .args(arguments)
+        .env("OVH_ENDPOINT", endpoint)
+        .env("OVH_APPLICATION_KEY", APPLICATION_KEY)
+        .env("OVH_APPLICATION_SECRET", APPLICATION_SECRET)
+        .env("OVH_CONSUMER_KEY", CONSUMER_KEY)
+        .envs(environment.iter().copied());
+    tokio::task::spawn_blocking(move || command.output().unwrap())
+        .await
+        .unwrap()
+}
+
+/// The exit code and everything that was printed.
+fn told(output: &Output) -> (Option<i32>, String) {
+    let text = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    (output.status.code(), text)
+}
+
+async fn simulated(rules: Vec<(String, String)>) -> SimulatedOvh {
+    let world = World {
+        rules,
+        ..World::default()
+    };
+    SimulatedOvh::start(Clock::system(), world).await.unwrap()
+}
+
+fn rules_that_can_be_read() -> Vec<(String, String)> {
+    let mut rules = World::minimal_rules(KUBE_ID);
+    rules.push(("GET".into(), "/auth/currentCredential".into()));
+    rules
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_key_is_asked_for_with_exactly_the_rights_that_are_needed() {
+    let sim = simulated(Vec::new()).await;
+    let output = credentials(&sim.endpoint(), &["--allowed-ip", "198.51.100.7/32"], &[]).await;
+    let (code, text) = told(&output);
+    assert_eq!(code, Some(0), "{text}");
+    assert!(text.contains("https://www.ovh.test/auth/sso/api"), "{text}");
+    assert!(text.contains(&format!("consumerKey={CONSUMER_KEY}")), "{text}");
+    assert!(!text.contains(APPLICATION_SECRET), "{text}");
+    let asked = sim.with(|sim| sim.requests_of(&Method::POST, "/auth/credential"));
+    assert_eq!(asked.len(), 1);
+    assert!(!asked[0].signed);
+    let rules = serde_json::to_value(rights::minimum(SERVICE_NAME, KUBE_ID)).unwrap();
+    assert_eq!(rules.as_array().unwrap().len(), 8);
+    let expected = json!({"accessRules": rules, "redirection": null, "allowedIPs": ["198.51.100.7/32"]});
+    assert_eq!(asked[0].body, expected);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn useful_rights_are_asked_for_on_demand_and_an_unknown_application_is_refused() {
+    let sim = simulated(Vec::new()).await;
+    let output = credentials(&sim.endpoint(), &["--optional"], &[]).await;
+    assert_eq!(told(&output).0, Some(0), "{}", told(&output).1);
+    let asked = sim.with(|sim| sim.requests_of(&Method::POST, "/auth/credential"));
+    assert!(asked[0].body["accessRules"].as_array().unwrap().len() > 8);
+    assert!(asked[0].body.get("allowedIPs").is_none());
+    let output = credentials(&sim.endpoint(), &[], &[("OVH_APPLICATION_KEY", "nobody")]).await;
+    let (code, text) = told(&output);
+    assert_eq!(code, Some(1), "{text}");
+    assert!(text.contains("application key is invalid"), "{text}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_key_is_held_to_its_rules() {
+    let good = simulated(rules_that_can_be_read()).await;
+    let (code, text) = told(&credentials(&good.endpoint(), &["--check"], &[]).await);
+    assert_eq!(code, Some(0), "{text}");
+    assert!(text.contains("grant everything that is needed"), "{text}");
+    assert!(good.with(|sim| sim.requests.iter().all(|own| own.method == Method::GET)));
+
+    let mut rules = rules_that_can_be_read();
+    rules.retain(|(method, _)| method != "DELETE");
+    let lacking = simulated(rules).await;
+    let (code, text) = told(&credentials(&lacking.endpoint(), &["--check"], &[]).await);
+    assert_eq!(code, Some(1), "{text}");
+    assert!(text.contains("do not grant DELETE /cloud/project/"), "{text}");
+
+    let silent = simulated(World::minimal_rules(KUBE_ID)).await;
+    let (code, text) = told(&credentials(&silent.endpoint(), &["--check"], &[]).await);
+    assert_eq!(code, Some(0), "what it may not be asked is no fault: {text}");
+    assert!(text.contains("GET /auth/currentCredential"), "{text}");
+
+    let unknown = [("OVH_CONSUMER_KEY", "wrong")];
+    let (code, text) = told(&credentials(&good.endpoint(), &["--check"], &unknown).await);
+    assert_eq!(code, Some(1), "{text}");
+    assert!(text.contains("This credential does not exist"), "{text}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_key_of_a_secret_is_checked_at_the_endpoint_that_it_names() {
+    let sim = simulated(rules_that_can_be_read()).await;
+    let sandbox = Sandbox::builder()
+        .clock(karpenter_sandbox::Clock::real())
+        .api_server_only()
+        .start();
+    let served = sandbox.serve_tcp(SocketAddr::from(([127, 0, 0, 1], 0))).await.unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let kubeconfig = directory.path().join("kubeconfig");
+    served.write_kubeconfig(&kubeconfig).unwrap();
+    let secret = json!({
+        "apiVersion": "v1", "kind": "Secret", "metadata": {"name": "keys", "namespace": "default"},
+        "stringData": {
+            "applicationKey": APPLICATION_KEY, "applicationSecret": APPLICATION_SECRET,
+            "consumerKey": format!("{CONSUMER_KEY}\n"), "endpoint": sim.endpoint(),
+        },
+    });
+    sandbox.apply(&secret.to_string()).unwrap();
+    let kubeconfig = kubeconfig.to_string_lossy().into_owned();
+    let elsewhere = [("KUBECONFIG", kubeconfig.as_str()), ("OVH_CONSUMER_KEY", "wrong")];
+    for (name, expected) in [("default/keys", 0), ("default/none", 3), ("keys", 2)] {
+        let (code, text) = told(&credentials("ovh-us", &["--check", "--secret", name], &elsewhere).await);
+        assert_eq!(code, Some(expected), "{name}: {text}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_api_that_fails_is_not_a_key_that_is_refused() {
+    let sim = simulated(Vec::new()).await;
+    sim.with(|sim| {
+        sim.faults
+            .push(HttpFault::server_error(Method::POST, "/auth/credential"));
+    });
+    let (code, text) = told(&credentials(&sim.endpoint(), &[], &[]).await);
+    assert_eq!(code, Some(3), "{text}");
+}
