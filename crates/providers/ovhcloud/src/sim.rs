@@ -8,7 +8,10 @@ pub mod faults;
 pub mod joining;
 mod manifests;
 mod mks;
+mod pools;
+mod shown;
 pub mod state;
+mod world;
 
 use std::{
     net::{Ipv4Addr, SocketAddr},
@@ -26,7 +29,8 @@ pub use faults::{Cut, Effect, HttpFault, Loses};
 pub use joining::join_nodes;
 pub use manifests::manifests;
 use state::Wire;
-pub use state::{Delays, InstanceTypeLabel, PoolState, Recorded, ReservedMemory, SimNode, SimState, World};
+pub use state::{PoolState, Recorded, SimNode, SimState};
+pub use world::{Delays, InstanceTypeLabel, ReservedMemory, World};
 
 /// A simulated OVHcloud. It ends when it is dropped. Cheap to clone; clones are the same cloud.
 #[derive(Clone, Debug)]

@@ -1,5 +1,9 @@
 //! The one that reads and writes a pool: everything about a pool goes through its actor, one turn after the other.
 
+mod making;
+mod refusing;
+mod writing;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     time::Duration,
@@ -18,9 +22,8 @@ use super::{
 use crate::{
     client::{
         ApiError, ApiErrorKind, KubeApi,
-        model::{NodeClass, Pool, PoolClass, PoolNode},
+        model::{Pool, PoolClass, PoolNode},
     },
-    metrics::Status,
     names,
 };
 
@@ -28,6 +31,8 @@ use crate::{
 #[derive(Debug)]
 pub struct Actor {
     pub name: String,
+    /// The pool's id, if it is the younger of two with that name: it is only emptied and deleted.
+    pub(super) twin: Option<String>,
     pub(super) kick: Notify,
     /// Held during a turn, and by whoever else must be alone with the pool.
     pub(super) memory: tokio::sync::Mutex<Remembered>,
@@ -110,10 +115,24 @@ impl Actor {
     pub(super) fn new(name: &str) -> Self {
         Self {
             name: name.to_owned(),
+            twin: None,
             kick: Notify::new(),
             memory: tokio::sync::Mutex::default(),
             desk: Mutex::default(),
         }
+    }
+
+    /// Of a pool that has the name of an older one.
+    pub(super) fn of_twin(pool: &Pool) -> Self {
+        Self {
+            twin: Some(pool.id.clone()),
+            ..Self::new(&pool.name)
+        }
+    }
+
+    /// What tells it from all other actors.
+    pub(super) fn key(&self) -> &str {
+        self.twin.as_deref().unwrap_or(&self.name)
     }
 
     pub(super) fn wait_for(&self, uid: &str, design: PoolDesign) -> oneshot::Receiver<Outcome> {
@@ -193,13 +212,22 @@ impl Shared {
             let (pool, nodes) = match self.read(&api, actor, &mut memory).await? {
                 Reading::Found(pool, nodes) => (pool, nodes),
                 Reading::Hidden => return Ok(Next::Soon),
+                Reading::Absent if actor.twin.is_some() => {
+                    for node in actor.wanted() {
+                        actor.settle(&node, Deletion::Gone);
+                    }
+                    return Ok(Next::Never);
+                }
                 Reading::Absent => match self.make(&api, actor, &mut memory).await? {
                     Some(next) => return Ok(next),
                     None => continue,
                 },
             };
             let wanted = actor.wanted();
-            let claims = self.ledger.of_pool(&actor.name, Some(&pool.id));
+            let claims = match &actor.twin {
+                Some(id) => self.ledger.of_twin(id),
+                None => self.ledger.of_pool(&actor.name, Some(&pool.id)),
+            };
             let now = self.clock.now();
             if pool.class() == PoolClass::Busy {
                 memory.busy_at = Some(now);
@@ -217,18 +245,18 @@ impl Shared {
                 now,
                 calm,
                 growth: match owner {
-                    PoolOwner::Owned => Growth::Allowed,
-                    PoolOwner::Legacy | PoolOwner::Foreign => Growth::Never,
+                    PoolOwner::Owned if actor.twin.is_none() => Growth::Allowed,
+                    PoolOwner::Owned | PoolOwner::Legacy | PoolOwner::Foreign => Growth::Never,
                 },
-                strays: match self.is_abandoned(&actor.name) {
+                strays: match actor.twin.is_some() || self.is_abandoned(&actor.name) {
                     true => Strays::Reclaimed,
                     false => Strays::Adopted { occupied: &occupied },
                 },
                 times: &self.settings.times,
             };
             let plan = plan::plan(&situation, &mut memory.plan);
-            self.metrics.pool(&actor.name, &plan.sets);
-            self.offer(&actor.name, plan.adoptable.clone());
+            self.metrics.pool(actor.key(), &plan.sets);
+            self.offer(actor.key(), plan.adoptable.clone());
             self.carry_out(actor, &mut memory.plan, &pool, &nodes, &plan).await;
             let Some(write) = plan.write.clone() else {
                 let quiet = plan.sets.waiting == 0 && plan.sets.going == 0;
@@ -263,6 +291,20 @@ impl Shared {
     }
 
     async fn read(&self, api: &KubeApi, actor: &Actor, memory: &mut Remembered) -> Result<Reading, ApiError> {
+        if memory
+            .pool_id
+            .as_ref()
+            .is_some_and(|id| actor.twin.is_none() && self.is_twin(id))
+        {
+            tracing::warn!(
+                pool = actor.name,
+                "an older node pool of that name appeared; it is used from now on"
+            );
+            *memory = Remembered::default();
+        }
+        if memory.pool_id.is_none() {
+            memory.pool_id.clone_from(&actor.twin);
+        }
         if memory.pool_id.is_none() {
             let pools = self.inventory(self.settings.cadence.fresh).await?;
             // Somebody else's pool may have the name: then there is none of ours, and making one finds out.
@@ -274,7 +316,7 @@ impl Shared {
             };
             memory.pool_id = pools
                 .iter()
-                .filter(|pool| pool.name == actor.name)
+                .filter(|pool| pool.name == actor.name && !self.is_twin(&pool.id))
                 .find(is_ours)
                 .map(|pool| pool.id.clone());
         }
@@ -292,9 +334,10 @@ impl Shared {
             Err(ApiError {
                 kind: ApiErrorKind::NotFound,
                 ..
-            }) if memory
-                .created_at
-                .is_some_and(|at| self.clock.now() < later(at, INVISIBLE)) =>
+            }) if self.was_made_recently(&id)
+                || memory
+                    .created_at
+                    .is_some_and(|at| self.clock.now() < later(at, INVISIBLE)) =>
             {
                 Ok(Reading::Hidden)
             }
@@ -305,7 +348,7 @@ impl Shared {
             }) => {
                 tracing::info!(pool = actor.name, "node pool is gone");
                 self.forget_pool(&id);
-                self.offer(&actor.name, Vec::new());
+                self.offer(actor.key(), Vec::new());
                 let old = std::mem::take(memory);
                 if !old.deleted {
                     let message = format!("node pool {} was deleted by somebody else", actor.name);
@@ -396,80 +439,6 @@ impl Shared {
         }
     }
 
-    async fn write(
-        &self,
-        api: &KubeApi,
-        actor: &Actor,
-        memory: &mut Remembered,
-        pool: &Pool,
-        plan: &Plan,
-        write: &Write,
-    ) -> Result<(), ApiError> {
-        let update = write.update();
-        let result = {
-            let _writing = self.writing().await;
-            api.update_pool(&pool.id, &update).await
-        };
-        let status = Status::of(result.is_ok());
-        self.metrics.operation(write.name(), status);
-        match result {
-            Ok(()) => {
-                tracing::info!(
-                    pool = actor.name, operation = write.name(), before = plan.sets.desired,
-                    after = update.desired_nodes, removed = ?update.nodes_to_remove, "node pool changed"
-                );
-                memory.plan.accepted(write, self.clock.now());
-                self.remember_size(&pool.id, update.desired_nodes);
-                self.tell_of_write(pool, plan, write).await;
-                Ok(())
-            }
-            Err(error) => {
-                tracing::warn!(pool = actor.name, operation = write.name(), %error, "node pool is not changed");
-                if error.is_unknown_outcome() {
-                    memory.plan.uncertain();
-                }
-                if let Write::Remove { nodes, .. } = write
-                    && error.is(ApiErrorKind::Invalid)
-                    && self.extras().deletes_nodes
-                {
-                    return self.remove_one_by_one(api, memory, plan, nodes).await;
-                }
-                if matches!(write, Write::Grow { .. }) && self.is_refusal(&error) {
-                    self.refuse(actor, &plan.unserved, pool.flavor.clone(), &error).await;
-                    return Ok(());
-                }
-                Err(error)
-            }
-        }
-    }
-
-    /// For an API that does not know `nodesToRemove`: each machine is deleted, and takes its place from the pool with it.
-    async fn remove_one_by_one(
-        &self,
-        api: &KubeApi,
-        memory: &mut Remembered,
-        plan: &Plan,
-        nodes: &[String],
-    ) -> Result<(), ApiError> {
-        let mut desired = plan.sets.desired;
-        for node in nodes {
-            match api.delete_node(node).await {
-                Ok(()) => desired = desired.saturating_sub(1),
-                // Gone already: somebody else took it, and its place.
-                Err(error) if error.is(ApiErrorKind::NotFound) => {}
-                Err(error) => {
-                    memory.plan.uncertain();
-                    return Err(error);
-                }
-            }
-        }
-        let nodes = nodes.to_vec();
-        memory
-            .plan
-            .accepted(&Write::Remove { desired, nodes }, self.clock.now());
-        Ok(())
-    }
-
     async fn tell_of_failure(&self, failure: Failure, claim: &ClaimMark, pool: &Pool, message: &str) {
         let (reason, class) = match failure {
             Failure::OutOfStock => ("OutOfStock", None),
@@ -487,247 +456,9 @@ impl Shared {
         }
     }
 
-    async fn tell_of_write(&self, pool: &Pool, plan: &Plan, write: &Write) {
-        let class = pool.label(names::NODE_CLASS).unwrap_or_default();
-        match write {
-            Write::Settings(update) if update.autoscale.is_some() => {
-                let message = format!(
-                    "OVHcloud's own autoscaler was on for node pool {} and is off again: two autoscalers would undo each \
-                     other's work",
-                    pool.name
-                );
-                let told = Announcement::warning("PoolAutoscaleDisabled", message);
-                self.events.on_class(class, told).await;
-            }
-            Write::Settings(_) | Write::Trim { .. } => {}
-            Write::Remove { .. } => {
-                self.metrics.reclaimed(plan.reclaimed.len());
-                if plan.reclaimed.is_empty() {
-                    return;
-                }
-                let message = format!(
-                    "removed from node pool {} what nobody claimed: {}",
-                    pool.name,
-                    plan.reclaimed.join(", ")
-                );
-                let node_pool = pool.label(karpenter_api::labels::NODEPOOL).unwrap_or_default();
-                let told = Announcement::normal("SpareNodeReclaimed", message);
-                self.events.on_node_pool(node_pool, told).await;
-            }
-            Write::Grow { desired } => {
-                let before = plan.sets.desired;
-                let claims = plan.unserved.iter().filter_map(|uid| self.ledger.get(uid));
-                let claims: Vec<String> = claims.map(|entry| entry.claim.name).collect();
-                let message = format!(
-                    "node pool {}: +{} ({before} → {desired}) for {}",
-                    pool.name,
-                    desired.saturating_sub(before),
-                    claims.join(", ")
-                );
-                let told = Announcement::normal("PoolScaled", message);
-                self.events.on_class(class, told).await;
-            }
-        }
-    }
-
-    /// Makes the pool if claims wait for it. `None` when there is one now.
-    async fn make(&self, api: &KubeApi, actor: &Actor, memory: &mut Remembered) -> Result<Option<Next>, ApiError> {
-        for node in actor.wanted() {
-            actor.settle(&node, Deletion::Gone);
-        }
-        let waiting: Vec<String> = self
-            .ledger
-            .of_pool(&actor.name, None)
-            .into_iter()
-            .filter(|claim| claim.node_id.is_none() && !claim.deleting)
-            .map(|claim| claim.uid)
-            .collect();
-        if waiting.is_empty() {
-            return Ok(Some(Next::Never));
-        }
-        // After a crash, the claim's next launch brings the design.
-        let Some(design) = actor.design() else {
-            return Ok(Some(Next::Soon));
-        };
-        let now = self.clock.now();
-        if memory
-            .doubt_since
-            .is_some_and(|since| now < later(since, self.settings.cadence.post_doubt))
-        {
-            self.expire_inventory();
-            return Ok(Some(Next::Soon));
-        }
-        let _creating = self.creating.lock().await;
-        let pools = self.inventory(Duration::ZERO).await?;
-        if let Some(found) = pools.iter().find(|pool| pool.name == actor.name) {
-            if PoolOwner::of(found) == PoolOwner::Owned && design.key.is_of(found) {
-                memory.pool_id = Some(found.id.clone());
-                return Ok(None);
-            }
-            tracing::warn!(
-                pool = actor.name,
-                "a node pool of that name is somebody else's; another name is used"
-            );
-            for uid in waiting {
-                if let Some(entry) = self.ledger.get(&uid) {
-                    self.withdraw(&entry.claim).await;
-                }
-                actor.answer(&uid, &Outcome::Moved);
-            }
-            let message = format!(
-                "a node pool of the name {} is there already and is not Karpenter's; another name is used",
-                actor.name
-            );
-            let told = Announcement::warning("PoolNameConflict", message);
-            self.events.on_class(&design.key.node_class, told).await;
-            return Ok(Some(Next::Never));
-        }
-        if pools.len() as u32 >= self.limit() {
-            let message = format!("the cluster has {} of {} node pools", pools.len(), self.limit());
-            self.refuse_all(actor, &waiting, ApiErrorKind::PoolLimit, &message)
-                .await;
-            return Ok(Some(Next::Never));
-        }
-        let size = (waiting.len() as u32).min(design.cap);
-        let mut request = design.request(&actor.name, size);
-        if request.availability_zones.is_empty() {
-            request.availability_zones = self.demanded_zone().into_iter().collect();
-        }
-        let result = {
-            let _writing = self.writing().await;
-            api.create_pool(&request).await
-        };
-        self.metrics.operation("create", Status::of(result.is_ok()));
-        match result {
-            Ok(pool) => {
-                tracing::info!(pool = actor.name, id = pool.id, size, "node pool made");
-                memory.pool_id = Some(pool.id.clone());
-                memory.created_at = Some(now);
-                memory.doubt_since = None;
-                memory.plan.created(size, now);
-                self.made_pool(pool);
-                let message = format!("made node pool {} for {size} nodes", actor.name);
-                let told = Announcement::normal("PoolCreated", message);
-                self.events.on_class(&design.key.node_class, told).await;
-                Ok(None)
-            }
-            Err(error) if error.is(ApiErrorKind::ZoneRequired) && request.availability_zones.is_empty() => {
-                tracing::info!(pool = actor.name, "this cluster wants node pools to name their zone");
-                self.demand_zone();
-                Ok(None)
-            }
-            Err(error) if error.is_unknown_outcome() || error.is(ApiErrorKind::Conflict) => {
-                memory.doubt_since = Some(now);
-                self.expire_inventory();
-                tracing::warn!(pool = actor.name, %error, "it is not known whether the node pool was made");
-                Err(error)
-            }
-            Err(error) if self.is_refusal(&error) => {
-                tracing::warn!(pool = actor.name, %error, "node pool is not made");
-                if error.is(ApiErrorKind::PoolLimit) {
-                    self.lower_limit(pools.len() as u32);
-                }
-                self.refuse(actor, &waiting, design.key.flavor.clone(), &error).await;
-                Ok(Some(Next::Never))
-            }
-            Err(error) => Err(error),
-        }
-    }
-
-    /// Whether another flavor or zone may be granted where this one was not.
-    fn is_refusal(&self, error: &ApiError) -> bool {
-        use ApiErrorKind as Kind;
-        matches!(
-            error.kind,
-            Kind::Capacity | Kind::Quota | Kind::PoolLimit | Kind::Invalid | Kind::ZoneRequired
-        )
-    }
-
-    /// Marks what was refused, and tells those who wait.
-    async fn refuse(&self, actor: &Actor, waiting: &[String], flavor: String, error: &ApiError) {
-        let zone = waiting
-            .iter()
-            .find_map(|uid| self.ledger.get(uid))
-            .map(|entry| entry.zone);
-        if let Some(zone) = zone {
-            match error.kind {
-                ApiErrorKind::Capacity => drop(self.mark(Failure::OutOfStock, &flavor, &zone)),
-                ApiErrorKind::Quota => drop(self.mark(Failure::Quota, &flavor, &zone)),
-                ApiErrorKind::PoolLimit => {}
-                _ => self.unavailable.refused(&flavor, &zone, "refused as invalid"),
-            }
-        }
-        self.refuse_all(actor, waiting, error.kind, &error.to_string()).await;
-    }
-
-    async fn refuse_all(&self, actor: &Actor, waiting: &[String], kind: ApiErrorKind, message: &str) {
-        for uid in waiting {
-            if let Some(entry) = self.ledger.get(uid) {
-                self.withdraw(&entry.claim).await;
-            }
-            let message = message.to_owned();
-            actor.answer(uid, &Outcome::Refused { kind, message });
-        }
-    }
-
-    fn mark(&self, failure: Failure, flavor: &str, zone: &str) -> String {
-        match failure {
-            Failure::OutOfStock => {
-                self.unavailable.out_of_stock(flavor, zone);
-                format!("{flavor} is out of stock in {zone}")
-            }
-            Failure::Quota => {
-                let (vcpus, ram) = self.size_of(flavor);
-                self.unavailable.over_quota(vcpus, ram);
-                let told = self.extras().quota.map(|quota| {
-                    format!(
-                        " ({} of {} cores and {} of {} instances were in use)",
-                        quota.used_cores, quota.max_cores, quota.used_instances, quota.max_instances
-                    )
-                });
-                let told = told.unwrap_or_default();
-                format!("the project's quota has no room for another {flavor}{told}")
-            }
-            Failure::Broken => {
-                self.unavailable.refused(flavor, zone, "a machine could not be made");
-                format!("OVHcloud could not make a {flavor} in {zone}")
-            }
-        }
-    }
-
     async fn withdraw(&self, claim: &ClaimMark) {
         if let Err(error) = self.ledger.withdraw(claim).await {
             tracing::warn!(%error, NodeClaim = claim.name, "the claim's reservation is not taken back");
-        }
-    }
-
-    /// Deletes the pool if it is empty and nobody has a place in it. Answers whether it was.
-    pub(super) async fn delete_if_empty(&self, actor: &Actor) -> Result<bool, ApiError> {
-        let api = self.api()?;
-        let mut memory = actor.memory.lock().await;
-        let Reading::Found(pool, nodes) = self.read(&api, actor, &mut memory).await? else {
-            return Ok(false);
-        };
-        let is_empty = pool.desired_nodes == 0 && nodes.iter().all(|node| node.class() == NodeClass::Gone);
-        if !is_empty || pool.class() == PoolClass::Gone || !self.close(&actor.name) {
-            return Ok(false);
-        }
-        let result = api.delete_pool(&pool.id).await;
-        self.metrics.operation("delete", Status::of(result.is_ok()));
-        match result {
-            Ok(()) => {
-                tracing::info!(pool = actor.name, "empty node pool deleted");
-                memory.deleted = true;
-                let message = format!("deleted node pool {}, which was empty", actor.name);
-                let told = Announcement::normal("PoolDeleted", message);
-                self.events.on_class(&memory.class, told).await;
-                Ok(true)
-            }
-            Err(error) if error.is(ApiErrorKind::NotFound) => Ok(true),
-            Err(error) => {
-                self.reopen(&actor.name);
-                Err(error)
-            }
         }
     }
 }

@@ -325,6 +325,16 @@ impl Ledger {
         own.map(Entry::reservation).collect()
     }
 
+    /// The reservations of machines in a pool that has the name of an older one.
+    pub fn of_twin(&self, id: &str) -> Vec<Reservation> {
+        let state = self.state.lock();
+        let own = state
+            .entries
+            .values()
+            .filter(|entry| entry.pool_id.as_deref() == Some(id));
+        own.map(Entry::reservation).collect()
+    }
+
     /// How many claims have a place in a pool, stored or not.
     pub fn count(&self, pool: &str) -> u32 {
         let state = self.state.lock();
@@ -442,8 +452,12 @@ impl Entry {
         })
     }
 
+    /// A claim with a machine is in that machine's pool, whichever pools have that name.
     fn is_in(&self, name: &str, id: Option<&str>) -> bool {
-        self.pool == name || (id.is_some() && self.pool_id.as_deref() == id)
+        match (self.pool_id.as_deref(), id) {
+            (Some(own), Some(id)) => own == id,
+            _ => self.pool == name,
+        }
     }
 
     fn reservation(&self) -> Reservation {

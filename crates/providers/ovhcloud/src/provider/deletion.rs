@@ -103,7 +103,7 @@ impl Shared {
             }
             return Ok(Deletion::InProgress);
         }
-        match self.engine.remove(&pool.name, &node.id).await? {
+        match self.engine.remove(pool, &node.id).await? {
             Deletion::Gone => {
                 self.ended(node);
                 Ok(Deletion::Gone)
@@ -140,7 +140,7 @@ impl Shared {
                         node = node.name,
                         "a machine that was being deleted came back; it is removed again"
                     );
-                    if let Err(error) = self.engine.remove(&pool.name, &node.id).await {
+                    if let Err(error) = self.engine.remove(&pool, &node.id).await {
                         tracing::warn!(%error, node = node.name, "a machine that came back is not removed");
                     }
                 }

@@ -14,7 +14,7 @@ use super::{
     faults::Effect,
     state::{Recorded, SimState},
 };
-use crate::{catalogue::flavors, client::sign};
+use crate::{catalogue::flavors, client::sign, rights};
 
 /// A request as it arrived.
 #[derive(Debug)]
@@ -335,13 +335,7 @@ fn admit(state: &SimState, request: &Request, path: &str, now: Timestamp) -> Res
     if header("x-ovh-signature") != expected {
         return Err(refuse(401, "INVALID_SIGNATURE", "Invalid signature"));
     }
-    let granted = |(method, rule): &(String, String)| {
-        let fits = match rule.strip_suffix('*') {
-            Some(stem) => path.starts_with(stem),
-            None => path == rule,
-        };
-        method == request.method.as_str() && fits
-    };
+    let granted = |(method, rule): &(String, String)| method == request.method.as_str() && rights::covers(rule, path);
     if !state.world.rules.is_empty() && !state.world.rules.iter().any(granted) {
         return Err(refuse(403, "NOT_GRANTED_CALL", "This call has not been granted"));
     }

@@ -261,28 +261,62 @@ async fn a_drain_that_takes_ten_minutes_is_waited_for_and_takes_no_second_victim
     );
 }
 
-#[tokio::test]
-async fn an_api_that_cannot_be_told_names_is_asked_machine_by_machine_if_the_key_may() {
-    let kube = format!(
-        "/cloud/project/{}/kube/{KUBE_ID}",
-        karpenter_ovhcloud::sim::SERVICE_NAME
-    );
+/// An API that does not know `nodesToRemove`, and a key that may delete machines.
+fn nameless() -> World {
     let mut rules = World::minimal_rules(KUBE_ID);
     rules.push(("GET".into(), "/auth/currentCredential".into()));
-    rules.push(("DELETE".into(), format!("{kube}/node/*")));
-    let world = World {
+    rules.push(("DELETE".into(), format!("{}/node/*", kube())));
+    World {
         rules,
         removes_by_name: false,
         ..World::default()
-    };
-    let cluster = Cluster::of(world).await;
+    }
+}
+
+fn kube() -> String {
+    let project = karpenter_ovhcloud::sim::SERVICE_NAME;
+    format!("/cloud/project/{project}/kube/{KUBE_ID}")
+}
+
+#[tokio::test]
+async fn an_api_that_cannot_be_told_names_is_asked_machine_by_machine_if_the_key_may() {
+    let cluster = Cluster::of(nameless()).await;
     let (doomed, kept) = two(&cluster).await;
     cluster.terminate(&doomed).await;
     cluster.pass(MINUTE * 5).await;
     let node = doomed.metadata.annotations.expect("annotations")[names::NODE_ID].clone();
     let deletes = cluster.sim(|sim| sim.requests_of(&Method::DELETE, "/node/"));
     assert_eq!(deletes.len(), 1);
-    assert_eq!(deletes[0].path, format!("/1.0{kube}/node/{node}"));
+    assert_eq!(deletes[0].path, format!("/1.0{}/node/{node}", kube()));
+    assert_eq!(
+        cluster.sim(|sim| sim.machines()),
+        [kept.provider_id().expect("launched")]
+    );
+    assert_eq!(sizes(&cluster), [1]);
+}
+
+#[tokio::test]
+async fn what_was_deleted_before_a_refusal_is_not_deleted_again() {
+    let cluster = Cluster::of(nameless()).await;
+    let (first, second) = two(&cluster).await;
+    let kept = cluster.launch(&cluster.claim("kept", only("b3-8", ZONE))).await;
+    let refusal = r#"{"class": "Client::Forbidden", "message": "not now"}"#;
+    cluster.sim(|sim| {
+        let fault = HttpFault::new(Method::DELETE, "/node/", Effect::Answer(403, refusal.into()));
+        sim.faults.push(fault.after(1).once());
+    });
+    let provider = cluster.provider();
+    let (one, other) = futures::join!(provider.delete(&first), provider.delete(&second));
+    assert_eq!(one.expect("accepted"), Deletion::InProgress);
+    other.expect_err("refused");
+    assert_eq!(sizes(&cluster), [2], "one place went with its machine");
+    cluster.terminate(&second).await;
+    cluster.terminate(&first).await;
+    cluster.pass(MINUTE * 5).await;
+    let deletes = cluster.sim(|sim| sim.requests_of(&Method::DELETE, "/node/"));
+    let asked: Vec<&str> = deletes.iter().filter_map(|own| own.path.rsplit('/').next()).collect();
+    let node = |claim: &NodeClaim| claim.metadata.annotations.as_ref().expect("annotations")[names::NODE_ID].clone();
+    assert_eq!(asked, [node(&first), node(&second), node(&second)]);
     assert_eq!(
         cluster.sim(|sim| sim.machines()),
         [kept.provider_id().expect("launched")]

@@ -1,6 +1,6 @@
 //! A sandbox, a simulated OVHcloud and the provider between them, on one clock that moves when nothing else does.
 
-use std::time::Duration;
+use std::{sync::LazyLock, time::Duration};
 
 use futures::future::{BoxFuture, FutureExt};
 use jiff::Timestamp;
@@ -87,6 +87,12 @@ impl Drop for Process {
 pub(crate) const HOUR: Duration = Duration::from_secs(3600);
 pub(crate) const MINUTE: Duration = Duration::from_secs(60);
 pub(crate) const SECOND: Duration = Duration::from_secs(1);
+/// Made once: every test installs them.
+static CRDS: LazyLock<Vec<String>> = LazyLock::new(|| {
+    let own = karpenter_ovhcloud::node_class::crds();
+    let crds = karpenter_api::crd::all().into_iter().chain(own);
+    crds.map(|crd| crd.to_yaml()).collect()
+});
 /// Longer than anything takes that is waited for.
 const PATIENCE: u32 = 2 * 3600;
 
@@ -117,12 +123,13 @@ impl Cluster {
     }
 
     pub(crate) async fn unready(world: World, tune: impl FnOnce(&mut OvhSettings), spec: Value) -> Self {
-        let sandbox = Sandbox::builder().api_server_only().start();
-        let crds = karpenter_api::crd::all()
-            .into_iter()
-            .chain(karpenter_ovhcloud::node_class::crds());
-        for crd in crds {
-            sandbox.apply(&crd.to_yaml()).expect("the CRD is accepted");
+        Self::on(Sandbox::builder().api_server_only().start(), world, tune, spec).await
+    }
+
+    /// On a sandbox that may have more than an API server.
+    pub(crate) async fn on(sandbox: Sandbox, world: World, tune: impl FnOnce(&mut OvhSettings), spec: Value) -> Self {
+        for crd in CRDS.iter() {
+            sandbox.apply(crd).expect("the CRD is accepted");
         }
         let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "karpenter"}});
         sandbox.apply(&namespace.to_string()).expect("accepted");

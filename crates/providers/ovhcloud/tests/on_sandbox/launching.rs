@@ -165,6 +165,82 @@ async fn a_pool_whose_making_lost_its_answer_is_found_by_its_name() {
 }
 
 #[tokio::test]
+async fn of_two_pools_of_one_name_the_older_is_used_and_the_other_emptied_and_deleted() {
+    let mut world = slow(Delays {
+        visible: MINUTE,
+        ..Delays::default()
+    });
+    world.names_repeat = true;
+    let cluster = Cluster::of(world).await;
+    cluster.sim(|sim| {
+        sim.faults
+            .push(HttpFault::new(Method::POST, "/nodepool", Effect::Reset).once());
+    });
+    let claim = cluster.claim("a", only("b3-8", ZONE));
+    cluster.provider().create(&claim).await.expect_err("the answer is lost");
+    let claim = cluster.launch(&claim).await;
+    let oldest = cluster.sim(|sim| {
+        assert_eq!(sim.requests_of(&Method::POST, "/nodepool").len(), 2);
+        let oldest = sim.pools.values().min_by_key(|pool| pool.created_at);
+        oldest.expect("two").id.clone()
+    });
+    cluster.pass(HOUR).await;
+    cluster.sim(|sim| {
+        let writes = sim.requests.iter().filter(|own| own.method != Method::GET);
+        let writes: Vec<String> = writes
+            .map(|own| format!("{} {} {} {} {}", own.at, own.method, own.path, own.body, own.status))
+            .collect();
+        assert_eq!(
+            sim.pools.keys().collect::<Vec<_>>(),
+            [&oldest],
+            "{writes:#?} {:?}",
+            sim.nodes
+        );
+        assert_eq!(sim.machines(), [claim.provider_id().expect("launched")]);
+        assert!(sim.unnamed_removals.is_empty());
+    });
+    assert_eq!(sizes(&cluster), [1]);
+}
+
+#[tokio::test]
+async fn a_machine_in_a_pool_whose_older_twin_appears_stays_with_its_claim_and_goes_with_it() {
+    const OLDER: &str = "ffffffff-0000-4000-8000-000000000001";
+    let cluster = Cluster::start().await;
+    let held = cluster.launch(&cluster.claim("a", only("b3-8", ZONE))).await;
+    let younger = cluster.sim(|sim| {
+        let younger = sim.pools.values().next().expect("one").clone();
+        let mut older = younger.clone();
+        older.id = OLDER.to_owned();
+        older.created_at -= jiff::SignedDuration::from_mins(1);
+        sim.pools.insert(older.id.clone(), older);
+        sim.resize_by_hand(OLDER, 0);
+        younger.id
+    });
+    cluster.crash();
+    cluster.pass(MINUTE).await;
+    let next = cluster.launch(&cluster.claim("b", only("b3-8", ZONE))).await;
+    let pool_of = |claim: &NodeClaim| claim.metadata.annotations.as_ref().expect("annotations")[names::POOL_ID].clone();
+    assert_eq!((pool_of(&held), pool_of(&next)), (younger.clone(), OLDER.to_owned()));
+    cluster.pass(HOUR).await;
+    let machine = |claim: &NodeClaim| claim.provider_id().expect("launched").to_owned();
+    let mut machines = cluster.sim(|sim| sim.machines());
+    machines.sort();
+    let mut expected = [machine(&held), machine(&next)];
+    expected.sort();
+    assert_eq!(machines, expected);
+    cluster.terminate(&held).await;
+    cluster.pass(MINUTE * 2).await;
+    cluster.sim(|sim| {
+        assert_eq!(sim.pools.keys().collect::<Vec<_>>(), [OLDER], "emptied and deleted");
+        assert_eq!(sim.machines(), [machine(&next)]);
+        assert!(sim.unnamed_removals.is_empty());
+    });
+    cluster.terminate(&next).await;
+    cluster.pass(HOUR).await;
+    assert!(cluster.sim(|sim| sim.pools.is_empty() && sim.nodes.is_empty()));
+}
+
+#[tokio::test]
 async fn a_making_that_never_arrived_is_repeated_once_it_is_certain() {
     let cluster = Cluster::start().await;
     cluster.sim(|sim| {

@@ -1,5 +1,7 @@
 //! What MKS and people at the console do to pools that are ours.
 
+use std::collections::BTreeSet;
+
 use http::Method;
 use karpenter_api::NodeClaim;
 use karpenter_cloud::{CloudProvider, Deletion, instance::ADOPT_ANNOTATION};
@@ -9,7 +11,7 @@ use karpenter_ovhcloud::{
 };
 use serde_json::json;
 
-use crate::environment::{Cluster, HOUR, MINUTE, SECOND, only};
+use crate::environment::{Cluster, HOUR, MINUTE, SECOND, launched, only};
 use crate::launching::{ZONE, sizes};
 
 fn node_of(claim: &NodeClaim) -> String {
@@ -271,4 +273,61 @@ async fn a_cluster_that_is_suspended_is_told_and_not_written_to() {
         .await
         .expect_err("not ready");
     assert!(cluster.sim(|sim| sim.requests.iter().all(|own| own.method == Method::GET)));
+}
+
+#[tokio::test]
+async fn a_rolling_upgrade_of_ten_nodes_is_followed_and_nothing_is_reclaimed_meanwhile() {
+    let cluster = Cluster::of(realistic("standard")).await;
+    let provider = cluster.provider();
+    let wanted: Vec<NodeClaim> = (0..10)
+        .map(|number| cluster.claim(&format!("c{number}"), only("b3-8", ZONE)))
+        .collect();
+    let made = futures::future::join_all(wanted.iter().map(|claim| provider.create(claim))).await;
+    let mut claims: Vec<NodeClaim> = wanted
+        .iter()
+        .zip(made)
+        .map(|(claim, made)| launched(claim, &made.expect("launched")))
+        .collect();
+    cluster.pass(MINUTE * 3).await;
+    cluster.sim(|sim| {
+        sim.requests.clear();
+        sim.upgrade("1.35.0");
+    });
+    let (mut most, mut rounds) = (0, 0);
+    while cluster.sim(|sim| sim.is_upgrading()) || claims.len() != 10 || rounds < 10 {
+        cluster.pass(SECOND * 30).await;
+        let live = cluster.sim(|sim| sim.nodes.values().filter(|node| node.status != "DELETING").count());
+        most = most.max(live);
+        claims.extend(adopt_all(&cluster).await);
+        // Claims whose machine is gone end, as core ends them.
+        let listed = provider.list().await.expect("readable");
+        claims.retain(|claim| {
+            let id = claim.provider_id().expect("launched");
+            let is_there = listed.iter().any(|machine| machine.provider_id == id);
+            if !is_there {
+                cluster.forget(claim.metadata.name.as_deref().expect("a name"));
+            }
+            is_there
+        });
+        rounds += 1;
+        assert!(rounds < 200, "the upgrade does not end: {} claims", claims.len());
+    }
+    assert_eq!(most, 11, "never more than one node beyond the size");
+    cluster.pass(HOUR).await;
+    assert!(adopt_all(&cluster).await.is_empty());
+    let written = cluster.sim(|sim| {
+        let written = sim.requests.iter().filter(|own| own.method != Method::GET);
+        written.map(|own| own.body.to_string()).collect::<Vec<_>>()
+    });
+    assert!(written.is_empty(), "nothing of ours gets in the way: {written:?}");
+    let held: BTreeSet<String> = claims
+        .iter()
+        .map(|claim| claim.provider_id().expect("launched").to_owned())
+        .collect();
+    assert_eq!(
+        held,
+        cluster.sim(|sim| sim.machines().into_iter().collect::<BTreeSet<_>>())
+    );
+    assert_eq!((held.len(), sizes(&cluster)), (10, vec![10]));
+    assert!(cluster.sim(|sim| sim.nodes.values().all(|node| node.version == "1.35.0")));
 }
