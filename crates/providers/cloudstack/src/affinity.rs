@@ -97,7 +97,7 @@ impl Shared {
                 Some(own) if most.is_none_or(|most| members(own) < most) => own.id.clone(),
                 Some(_) => continue,
                 None => {
-                    let kind = managed.kind.unwrap_or_default().as_str();
+                    let kind = plan.resolution.managed_affinity_type.unwrap_or_default();
                     self.make_group(&name, kind, project).await?
                 }
             };

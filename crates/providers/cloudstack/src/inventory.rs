@@ -140,6 +140,9 @@ impl Inventory {
         if spec.root_disk_offering.is_some() || spec.disk_offering.is_some() || spec.data_disks.is_some() {
             lists.disk_offerings = self.disk_offerings(project.as_deref()).await?;
         }
+        if spec.data_disks.is_some() {
+            lists.version = self.capabilities().await?.version();
+        }
         if let Some(groups) = &spec.affinity_groups {
             if groups.selector_terms.is_some() {
                 lists.affinity_groups = self.affinity_groups(project.as_deref()).await?;

@@ -18,7 +18,7 @@ use karpenter_api::requirement::Requirements;
 use crate::{
     client::model::{
         AffinityGroup, AffinityGroupType, DiskOffering, Network, Project, RegisteredUserData, SecurityGroup,
-        ServiceOffering, SshKeyPair, Tag, Template, Zone,
+        ServiceOffering, SshKeyPair, Tag, Template, Version, Zone,
     },
     node_class::{
         CapacityType, CloudStackNodeClass,
@@ -45,6 +45,8 @@ pub struct Lists {
     pub key_pairs: Arc<Vec<SshKeyPair>>,
     pub user_data: Arc<Vec<RegisteredUserData>>,
     pub projects: Arc<Vec<Project>>,
+    /// Of the server, if it matters and is known.
+    pub version: Option<Version>,
     /// Ids of the offerings whose hosts may run a template that wants hosts of its own, by template id.
     pub hosted: BTreeMap<String, Arc<BTreeSet<String>>>,
 }
@@ -57,12 +59,25 @@ pub struct Resolution {
     pub security_groups: Vec<SecurityGroup>,
     pub affinity_groups: Vec<AffinityGroup>,
     pub disk_offerings: Vec<DiskOffering>,
+    pub disks_asked_for: DisksAskedFor,
+    /// Of the group that is made for machines, if there is one.
+    pub managed_affinity_type: Option<&'static str>,
     pub root_disk_offering: Option<DiskOffering>,
     /// Its id.
     pub registered_user_data: Option<String>,
     pub project: Option<Project>,
     /// What stands in the way, by condition.
     pub problems: BTreeMap<&'static str, Problem>,
+}
+
+/// How a deploy names the data disks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DisksAskedFor {
+    /// One by one, with all that there is to say.
+    #[default]
+    InDetail,
+    /// The one there is by its offering and size, for servers that know no more.
+    ByOffering,
 }
 
 /// Why a condition is false.

@@ -19,6 +19,13 @@ pub struct Capabilities {
     pub securitygroupsenabled: bool,
 }
 
+/// The part of a version that features came with, such as 4.21.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Version {
+    pub major: u32,
+    pub minor: u32,
+}
+
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct Zone {
@@ -309,6 +316,24 @@ pub struct Job {
     pub completed: Option<String>,
 }
 
+impl Capabilities {
+    /// `None` if the server does not tell, or in a way that we do not know.
+    pub fn version(&self) -> Option<Version> {
+        let mut parts = self.cloudstackversion.as_deref()?.split(['.', '-']);
+        let mut next = || parts.next()?.parse().ok();
+        Some(Version {
+            major: next()?,
+            minor: next()?,
+        })
+    }
+}
+
+impl std::fmt::Display for Version {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}.{}", self.major, self.minor)
+    }
+}
+
 impl VirtualMachine {
     pub fn tag(&self, key: &str) -> Option<&str> {
         let tag = self.tags.iter().find(|tag| tag.key == key)?;
@@ -378,6 +403,21 @@ mod tests {
         let read = timestamp("2026-11-15T09:27:46+0000").expect("a date");
         assert_eq!(read.to_string(), "2026-11-15T09:27:46Z");
         assert_eq!(timestamp("2026-11-15T11:27:46+0200"), Some(read));
+    }
+
+    #[test]
+    fn versions_are_compared_by_their_numbers() {
+        let of = |text: &str| {
+            let capabilities = Capabilities {
+                cloudstackversion: Some(text.to_owned()),
+                ..Capabilities::default()
+            };
+            capabilities.version()
+        };
+        let wanted = Version { major: 4, minor: 21 };
+        assert!(of("4.23.0.0-SNAPSHOT") > Some(wanted));
+        assert!(of("4.9.3.1").is_some_and(|own| own < wanted));
+        assert_eq!(of("unknown"), None);
     }
 
     #[test]

@@ -14,6 +14,7 @@ use crate::{
     machine,
     node_class::CloudStackNodeClass,
     provider::Shared,
+    resolve::DisksAskedFor,
     settings::OwnershipDetails,
 };
 
@@ -150,6 +151,14 @@ impl Shared {
             request = request
                 .with("diskofferingid", id(offering))
                 .with_some("size", spec.disk_size.map(|own| own.to_string()));
+        }
+        if plan.resolution.disks_asked_for == DisksAskedFor::ByOffering {
+            if let Some(disk) = spec.data_disks.iter().flatten().next() {
+                request = request
+                    .with("diskofferingid", id(&disk.offering))
+                    .with_some("size", disk.size.map(|own| own.to_string()));
+            }
+            return request;
         }
         for (index, disk) in spec.data_disks.iter().flatten().enumerate() {
             let device = disk.device_id.unwrap_or(i64::try_from(index).unwrap_or_default() + 1);

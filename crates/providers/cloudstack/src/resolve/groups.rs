@@ -5,6 +5,7 @@ use crate::{
     client::model::{AffinityGroup, SecurityGroup},
     node_class::{
         CloudStackNodeClass, SecurityGroupTerm,
+        placement::AffinityType,
         status::{AFFINITY_GROUPS_READY, SECURITY_GROUPS_READY},
     },
 };
@@ -74,9 +75,18 @@ pub(super) fn affinity_groups(class: &CloudStackNodeClass, lists: &Lists, resolu
         }
     }
     if let Some(managed) = &groups.managed {
-        let kind = managed.kind.unwrap_or_default().as_str();
         let known = &lists.affinity_types;
-        if !known.is_empty() && known.iter().all(|own| own.kind != kind) {
+        let has = |kind: &str| known.is_empty() || known.iter().any(|own| own.kind == kind);
+        let kind = match managed.kind {
+            Some(own) => own.as_str(),
+            // Older servers have only the strict one.
+            None if has(AffinityType::NonStrictHostAntiAffinity.as_str()) => {
+                AffinityType::NonStrictHostAntiAffinity.as_str()
+            }
+            None => AffinityType::HostAntiAffinity.as_str(),
+        };
+        resolution.managed_affinity_type = Some(kind);
+        if !has(kind) {
             let message = format!(
                 "this CloudStack does not know affinity groups of type {kind:?}; it has {}",
                 names(known.iter().map(|own| own.kind.as_str()))

@@ -1,13 +1,29 @@
 //! The disk offerings of root and data disks.
 
-use super::{Lists, Resolution, choice, names, problem};
+use super::{DisksAskedFor, Lists, Resolution, choice, names, problem};
 use crate::{
-    client::model::DiskOffering,
+    client::model::{DiskOffering, Version},
     node_class::{CloudStackNodeClass, status::STORAGE_READY},
 };
 
+/// From here on a deploy takes several data disks; older servers ignore what they do not know.
+const SEVERAL_DISKS: Version = Version { major: 4, minor: 21 };
+
 pub(super) fn disks(class: &CloudStackNodeClass, lists: &Lists, resolution: &mut Resolution) {
     let spec = &class.spec;
+    if let (Some(version), Some(disks)) = (lists.version.filter(|own| *own < SEVERAL_DISKS), &spec.data_disks) {
+        resolution.disks_asked_for = DisksAskedFor::ByOffering;
+        let is_plain = disks
+            .iter()
+            .all(|disk| disk.min_iops.is_none() && disk.max_iops.is_none());
+        if disks.len() > 1 || !is_plain {
+            let message = format!(
+                "this is CloudStack {version}; more than one data disk, and their IOPS, need {SEVERAL_DISKS}: use one disk, or upgrade"
+            );
+            let reason = "InvalidDiskConfiguration";
+            problem(&mut resolution.problems, STORAGE_READY, reason, message);
+        }
+    }
     let mut wanted: Vec<(&str, Option<i64>, bool)> = Vec::new();
     wanted.extend(
         spec.root_disk_offering

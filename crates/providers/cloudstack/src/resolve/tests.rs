@@ -210,3 +210,32 @@ fn templates_of_the_same_moment_come_in_the_order_of_their_names() {
         .collect();
     assert_eq!(ids, ["t-2", "t-3", "t-1"]);
 }
+
+#[test]
+fn a_managed_group_is_of_the_lenient_kind_where_the_server_has_it() {
+    let kind = |managed: Value, known: Value| {
+        let spec = class(json!({"affinityGroups": {"managed": managed}}));
+        let lists = Lists {
+            affinity_types: of(known),
+            ..lists()
+        };
+        let zones = zones(&spec, &lists.zones, &mut BTreeMap::new());
+        let found = resolve(&spec, zones, &lists, BTreeMap::new());
+        (found.managed_affinity_type, found.is_usable())
+    };
+    let (lenient, strict) = ("non-strict host anti-affinity", "host anti-affinity");
+    let both = json!([{"type": lenient}, {"type": strict}]);
+    let old = json!([{"type": strict}]);
+    assert_eq!(kind(json!({}), both), (Some(lenient), true));
+    assert_eq!(kind(json!({}), old.clone()), (Some(strict), true));
+    assert_eq!(
+        kind(json!({}), json!([])),
+        (Some(lenient), true),
+        "the role may not ask"
+    );
+    assert_eq!(
+        kind(json!({"type": lenient}), old),
+        (Some(lenient), false),
+        "asked for, so it is told"
+    );
+}

@@ -763,3 +763,35 @@ async fn a_pool_whose_class_is_missing_has_no_types_and_is_told() {
         .expect_err("no class");
     assert_eq!(error.launch_effect(), LaunchEffect::DeleteForCapacity);
 }
+
+#[tokio::test]
+async fn an_old_server_is_asked_for_its_one_data_disk_in_the_way_that_it_knows() {
+    let mut seed = Seed::default();
+    seed.settings.version = "4.19.1.0".to_owned();
+    let cloud = Cloud::with(seed, json!({"dataDisks": [{"offering": "data-custom", "size": 7}]})).await;
+    cloud
+        .provider
+        .create(&claim(1, "1", json!([])))
+        .await
+        .expect("launched");
+    let sent = &deploys(&cloud)[0].params;
+    assert_eq!(sent.get("size").map(String::as_str), Some("7"));
+    assert!(sent.contains_key("diskofferingid") && !sent.keys().any(|name| name.starts_with("datadisksdetails")));
+    let data = cloud
+        .simulator
+        .volumes()
+        .into_iter()
+        .filter(|(name, _)| name.starts_with("DATA"));
+    assert_eq!(data.count(), 1);
+
+    let two = json!({"dataDisks": [{"offering": "data-10"}, {"offering": "data-10"}]});
+    cloud.apply_class(two).await;
+    let status = cloud.class().status.expect("a status");
+    let found = status
+        .conditions
+        .iter()
+        .find(|own| own.type_ == "StorageReady")
+        .expect("there");
+    assert_eq!(found.reason, "InvalidDiskConfiguration");
+    assert!(found.message.contains("this is CloudStack 4.19"), "{}", found.message);
+}
