@@ -55,6 +55,8 @@ struct Waiting<'a> {
 const SLOW_FOR: Duration = Duration::from_secs(60);
 /// Part of the full rate regained per second once recovery starts.
 const RECOVERY_PER_SECOND: f64 = 0.1;
+/// A call looks again after so many tokens, however many wait ahead of it.
+const MOST_AHEAD: usize = 8;
 const SLOWEST_FACTOR: f64 = 1.0 / 16.0;
 
 impl RateLimiter {
@@ -112,8 +114,9 @@ impl RateLimiter {
             bucket.tokens -= 1.0;
             return Ok(());
         }
-        // Those ahead take a token each.
-        let missing = (reserve + 1.0 + ahead as f64 - bucket.tokens).max(1.0);
+        // Those ahead take a token each; but they may give up, so the wait is never for many of them.
+        let ahead = ahead.min(MOST_AHEAD) as f64;
+        let missing = (reserve + 1.0 + ahead - bucket.tokens).max(1.0);
         let seconds = missing / (self.limit.per_second * bucket.factor);
         // A little more than needed, so that rounding does not cost another turn.
         Err(Duration::from_secs_f64(seconds) + Duration::from_micros(1))

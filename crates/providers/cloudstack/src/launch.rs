@@ -1,6 +1,7 @@
 //! Making the machine of a claim, exactly once whatever fails (cloudstack.md §8.1).
 
 mod request;
+mod waiting;
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -14,27 +15,21 @@ use karpenter_cloud::{
     clock::later,
     selection::{self, Candidate},
 };
-use kube::{
-    Api,
-    api::{Patch, PatchParams},
-};
-use serde_json::json;
 
 use crate::{
     bootstrap::{self, Boot, BootstrapError, Secrets},
     catalogue::Entry,
     client::{
         ApiError, Class, Failure, Priority, Request,
-        jobs::JobEnd,
         model::{Network, VirtualMachine},
     },
     labels,
     machine::{self, Known, Marks, View},
-    node_class::{CloudStackNodeClass, HASH_ANNOTATION, HASH_VERSION_ANNOTATION, JOB_ANNOTATION, hash::HASH_VERSION},
+    node_class::{CloudStackNodeClass, HASH_ANNOTATION, HASH_VERSION_ANNOTATION, hash::HASH_VERSION},
     provider::Shared,
     resolve::{Resolution, ResolvedTemplate, ResolvedZone},
-    settings::OwnershipDetails,
 };
+use waiting::Finish;
 
 /// One way to launch, decided in full.
 #[derive(Clone, Debug)]
@@ -236,27 +231,6 @@ impl Shared {
         Ok(adopted)
     }
 
-    /// Waits for a machine that was found launching; `None` if it came to nothing.
-    async fn await_adopted(
-        &self,
-        vm: VirtualMachine,
-        deadline: Timestamp,
-    ) -> Result<Option<VirtualMachine>, CloudError> {
-        let Some(job) = vm.jobid.clone().filter(|_| vm.has_pending_job()) else {
-            return Ok(Some(vm));
-        };
-        match self.finish(&vm.id, &job, deadline).await {
-            Finish::Launched(vm) => Ok(Some(*vm)),
-            Finish::Nothing => Ok(None),
-            Finish::Failed(failure) => {
-                tracing::info!(vm = vm.id, %failure, "a machine that was found launching failed");
-                self.discard(&vm.id).await;
-                Ok(None)
-            }
-            Finish::Unknown(error) => Err(unavailable(&error)),
-        }
-    }
-
     fn candidates(&self, claim: &NodeClaim, entries: &[Entry]) -> Vec<Candidate> {
         let types: Vec<_> = entries.iter().map(|own| own.instance_type.clone()).collect();
         let mut candidates = selection::candidates(claim, &types, &self.rules);
@@ -341,52 +315,6 @@ impl Shared {
             }
             Finish::Unknown(error) => Attempt::Fail(unavailable(&error)),
         }
-    }
-
-    /// Writes on the claim which job makes its machine, so that whoever starts after a crash finds both. The marks on the
-    /// machine say the same: a claim that cannot be written is launched all the same.
-    async fn record_job(&self, claim: &NodeClaim, job: &str) {
-        let claims: Api<NodeClaim> = Api::all(self.kube.clone());
-        let name = claim.metadata.name.as_deref().unwrap_or_default();
-        let patch = json!({"metadata": {"uid": claim.metadata.uid, "annotations": {JOB_ANNOTATION: job}}});
-        let written = claims.patch(name, &PatchParams::default(), &Patch::Merge(&patch)).await;
-        if let Err(error) = written {
-            tracing::debug!(claim = name, job, %error, "the job of a launch could not be written on its claim");
-        }
-    }
-
-    /// The machine that the job on the claim made, if the server still knows it.
-    pub(crate) async fn recorded_machine(&self, claim: &NodeClaim) -> Result<Option<VirtualMachine>, ApiError> {
-        let annotations = claim.metadata.annotations.as_ref();
-        let Some(job) = annotations.and_then(|own| own.get(JOB_ANNOTATION)) else {
-            return Ok(None);
-        };
-        let made = match self.client.job(job, Priority::Launch).await {
-            Ok(job) => job.jobinstanceid,
-            // Forgotten after a day, or somebody else's.
-            Err(error) if matches!(error.class(), Some(Class::NotFound | Class::Forbidden)) => None,
-            Err(error) => return Err(error),
-        };
-        match made {
-            Some(id) => self.fleet.read_now(&id, Priority::Launch).await,
-            None => Ok(None),
-        }
-    }
-
-    /// Where machines carry no details, one that was not tagged yet is known by what is written on its claim alone.
-    pub(crate) async fn unmarked_machine(
-        &self,
-        claim: &NodeClaim,
-        mark: &ClaimMark,
-    ) -> Result<Option<VirtualMachine>, ApiError> {
-        if self.settings.ownership_details == OwnershipDetails::Written {
-            return Ok(None);
-        }
-        let recorded = self.recorded_machine(claim).await?;
-        Ok(recorded.filter(|vm| {
-            let is_named = |attempt: u32| self.fleet.name(mark, attempt).eq_ignore_ascii_case(&vm.name);
-            !Marks::of(vm, &self.settings).is_ours() && (1..=MOST_NAMES).any(is_named)
-        }))
     }
 
     /// Sends the deploy; if its answer is lost, looks whether it was carried out before it is sent again.
@@ -571,58 +499,6 @@ impl Shared {
         }
     }
 
-    /// Waits for a deploy.
-    async fn finish(&self, id: &str, job: &str, deadline: Timestamp) -> Finish {
-        let started = self.clock.now();
-        let end = tokio::select! {
-            end = self.jobs.wait(job, id) => Some(end),
-            () = self.clock.sleep_until(deadline) => None,
-        };
-        let status = match &end {
-            Some(JobEnd::Succeeded(_)) => "succeeded",
-            Some(JobEnd::Failed(_)) => "failed",
-            Some(JobEnd::Forgotten) => "forgotten",
-            None => "late",
-        };
-        let took = self.clock.since(started).as_secs_f64();
-        self.client
-            .metrics()
-            .job_duration
-            .with_label_values(&["deployVirtualMachine", status])
-            .observe(took);
-        match end {
-            Some(JobEnd::Succeeded(job)) => {
-                // A destroy of ours may have waited for the start; then the job's success means nothing.
-                if self.is_being_destroyed(id) {
-                    return Finish::Nothing;
-                }
-                let told = job
-                    .jobresult
-                    .and_then(|result| serde_json::from_value(result["virtualmachine"].clone()).ok());
-                match told.filter(|vm: &VirtualMachine| vm.id == id) {
-                    Some(vm) => Finish::Launched(Box::new(vm)),
-                    None => Finish::Nothing,
-                }
-            }
-            Some(JobEnd::Failed(failure)) if failure.class != Class::Ambiguous => Finish::Failed(failure),
-            Some(JobEnd::Failed(_) | JobEnd::Forgotten) => self.found(id, |view| view == View::Running).await,
-            // The first copy of a template may take longer than core waits: the sweep follows it from here.
-            None => {
-                self.found(id, |view| matches!(view, View::Running | View::Launching))
-                    .await
-            }
-        }
-    }
-
-    /// The machine, if it is as it should be; what could not be read may be.
-    async fn found(&self, id: &str, is_meant: impl Fn(View) -> bool) -> Finish {
-        match self.fleet.read_now(id, Priority::Launch).await {
-            Ok(Some(vm)) if is_meant(View::of(&vm, self.clock.now())) => Finish::Launched(Box::new(vm)),
-            Ok(_) => Finish::Nothing,
-            Err(error) => Finish::Unknown(error),
-        }
-    }
-
     fn launched(
         &self,
         vm: &VirtualMachine,
@@ -668,16 +544,6 @@ impl Shared {
             secrets: plan.secrets,
         })
     }
-}
-
-/// How a deploy ended.
-enum Finish {
-    Launched(Box<VirtualMachine>),
-    /// Without a machine and without a reason.
-    Nothing,
-    Failed(Failure),
-    /// CloudStack could not be asked; the next look at the claim finds what was made.
-    Unknown(ApiError),
 }
 
 /// Why a look is taken.

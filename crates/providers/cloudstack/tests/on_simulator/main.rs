@@ -10,6 +10,7 @@ mod launches;
 mod lifecycle;
 mod observed;
 mod replay;
+mod requests;
 mod scale;
 mod spec_examples;
 mod transport;
