@@ -24,6 +24,7 @@ use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 
 use crate::{
+    billing::BillingApi,
     catalogue::CloudCatalogue,
     client::{
         ApiError, AuthMode, Bizfly, Connection, ErrorClass,
@@ -35,8 +36,8 @@ use crate::{
     prices::Prices,
     problem::Problem,
     provider_config::{
-        CloudConfig, DEFAULT_ENDPOINT, DEFAULT_NAME, DriftDetection, ImageConfig, ProviderConfig, ProviderConfigSpec,
-        SecretReference, Tagging,
+        CloudConfig, DEFAULT_ENDPOINT, DEFAULT_NAME, DriftDetection, ImageConfig, Pricing, ProviderConfig,
+        ProviderConfigSpec, SecretReference, Tagging,
     },
     region::RegionChoice,
     settings::Settings,
@@ -74,7 +75,11 @@ pub(crate) struct Account {
     /// `None` where the environment stands in for a ProviderConfig.
     pub(crate) image_config: Option<ImageConfig>,
     pub(crate) drift: DriftDetection,
-    pub(crate) prices: Prices,
+    /// What the user wrote of them.
+    told: Prices,
+    /// What they are now.
+    prices: Mutex<Arc<Prices>>,
+    billing: Option<Arc<BillingApi>>,
     /// What the prices are counted in.
     pub(crate) currency: String,
     /// What is wrong with the ConfigMap of prices, if anything; older prices are in use then.
@@ -279,7 +284,7 @@ impl Accounts {
             let message = format!("{origin} does not exist");
             return Err(AccountError::Problem(Problem::new("SecretNotFound", message)));
         };
-        let prices = match config.spec.pricing.as_ref().and_then(|own| own.config_map_ref.as_ref()) {
+        let prices = match config.spec.pricing.as_ref().and_then(Pricing::config_map) {
             Some(reference) => self.prices_of(reference).await.map_err(AccountError::Cluster)?,
             None => None,
         };
@@ -387,9 +392,14 @@ impl Accounts {
             Some(Err(error)) => {
                 tracing::warn!(ProviderConfig = name, %error, "the previous prices stay in use");
                 price_problem = Some(error.to_string());
-                previous.map(|account| account.prices.clone()).unwrap_or_default()
+                previous.map(|account| account.told.clone()).unwrap_or_default()
             }
         };
+        let billing = match spec.pricing.as_ref().and_then(Pricing::billing_url) {
+            Some(url) => Some(self.billing(url, previous)?),
+            None => None,
+        };
+        let listed = billing.as_ref().map(|own| own.listed()).unwrap_or_default();
         let currency = spec.pricing.as_ref().and_then(|own| own.currency.clone());
         let mut tag_prefixes = source.prefixes;
         if !tag_prefixes.contains(&spec.tagging.tag_prefix) {
@@ -405,7 +415,9 @@ impl Accounts {
             tag_prefixes,
             image_config: source.has_config.then_some(spec.image_config),
             drift: spec.drift_detection,
-            prices,
+            prices: Mutex::new(Arc::new(prices.with_listed(listed))),
+            told: prices,
+            billing,
             currency: currency.unwrap_or_else(|| DEFAULT_CURRENCY.to_owned()),
             price_problem,
             slots: Semaphore::new(self.settings.max_inflight_creates),
@@ -443,6 +455,25 @@ impl Accounts {
             catalogue_read_at: Mutex::new(None),
             api,
         })
+    }
+}
+
+impl Accounts {
+    /// The billing API at an address; what it said to the account before is kept.
+    fn billing(&self, url: &str, previous: Option<&Account>) -> Result<Arc<BillingApi>, Problem> {
+        let known = previous.and_then(|account| account.billing.clone());
+        if let Some(known) = known.filter(|known| known.url() == url) {
+            return Ok(known);
+        }
+        let made = BillingApi::new(
+            self.clock.clone(),
+            self.settings.http.clone(),
+            self.redactor.clone(),
+            self.metrics.observer(),
+            url,
+        );
+        made.map(Arc::new)
+            .map_err(|error| Problem::new("InvalidEndpoint", error.to_string()))
     }
 }
 
@@ -489,6 +520,30 @@ impl Account {
 
     pub(crate) async fn volumes(&self) -> Result<Arc<Vec<Volume>>, ApiError> {
         self.volumes.get(&(), || self.api.volumes()).await
+    }
+
+    /// What things cost. A billing API that was never asked is asked first; after that it is asked in the background only.
+    pub(crate) async fn prices(&self) -> Arc<Prices> {
+        if self.billing.as_ref().is_some_and(|billing| !billing.was_asked()) {
+            self.refresh_prices().await;
+        }
+        self.prices.lock().clone()
+    }
+
+    /// Reads the billing API's prices anew where they are old.
+    pub(crate) async fn refresh_prices(&self) {
+        let Some(billing) = &self.billing else { return };
+        billing.refresh().await;
+        let now = self.told.with_listed(billing.listed());
+        let mut prices = self.prices.lock();
+        if **prices != now {
+            *prices = Arc::new(now);
+        }
+    }
+
+    /// Why the billing API's prices are not the current ones, if so.
+    pub(crate) fn billing_problem(&self) -> Option<String> {
+        self.billing.as_ref()?.problem()
     }
 
     /// What was listed before is out of date now.

@@ -15,6 +15,7 @@ use karpenter_cloud::{
     clock::Clock,
     http::{
         Endpoint, HttpClient, HttpObserver, HttpSettings, HttpSettingsError, RateLimit, Redactor, RetryPolicy, Safety,
+        Unobserved,
     },
 };
 use secrecy::ExposeSecret;
@@ -48,6 +49,16 @@ struct Shared {
     catalogue: Catalogue,
     region: Region,
     identity: Identity,
+    observer: Box<dyn ApiObserver>,
+}
+
+/// Told of attempts, and of refusals whose meaning only their text tells.
+pub trait ApiObserver: HttpObserver {
+    fn refused(&self, operation: &str, class: ErrorClass);
+}
+
+impl ApiObserver for Unobserved {
+    fn refused(&self, _operation: &str, _class: ErrorClass) {}
 }
 
 enum Auth {
@@ -107,7 +118,7 @@ impl Bizfly {
         connection: Connection,
         base: HttpSettings,
         redactor: Redactor,
-        observer: impl HttpObserver,
+        observer: impl ApiObserver + Clone,
     ) -> Result<Self, HttpSettingsError> {
         connection.identity.secrets().for_each(|secret| redactor.add(secret));
         let mut retry = RetryPolicy {
@@ -125,6 +136,7 @@ impl Bizfly {
             ..base
         };
         let breaker = Breaker::new(clock.clone());
+        let also = observer.clone();
         let observer = Watched {
             breaker: breaker.clone(),
             also: observer,
@@ -152,22 +164,22 @@ impl Bizfly {
                 catalogue,
                 region: connection.region,
                 identity,
+                observer: Box::new(also),
             }),
         })
-    }
-
-    pub fn region(&self) -> Region {
-        self.shared.region
     }
 
     /// Proves the credentials; answers the project that requests go to.
     ///
     /// # Errors
-    /// Those of the token service.
+    /// Those of the token service, or of a call that needs to be known.
     pub async fn authenticate(&self) -> Answer<String> {
         match &self.shared.auth {
             Auth::Token(session) => Ok(session.token().await?.project_id),
-            Auth::Header => Ok(self.shared.identity.project_id.clone().unwrap_or_default()),
+            Auth::Header => {
+                self.regions().await?;
+                Ok(self.shared.identity.project_id.clone().unwrap_or_default())
+            }
         }
     }
 
@@ -434,7 +446,11 @@ impl Bizfly {
                 replaced = true;
                 continue;
             }
-            return Err(ApiError::of_answer(&endpoint, &answer, shared.http.redactor()));
+            let error = ApiError::of_answer(&endpoint, &answer, shared.http.redactor());
+            if !tells_all(answer.status) {
+                shared.observer.refused(call.operation, error.class);
+            }
+            return Err(error);
         }
     }
 
@@ -492,6 +508,21 @@ impl fmt::Debug for Bizfly {
             .field("identity", &self.shared.identity)
             .finish_non_exhaustive()
     }
+}
+
+/// Whether a status alone says what an answer means; of others the text must be read too.
+pub fn tells_all(status: http::StatusCode) -> bool {
+    use http::StatusCode;
+    status.is_success()
+        || status.is_server_error()
+        || matches!(
+            status,
+            StatusCode::UNAUTHORIZED
+                | StatusCode::PAYMENT_REQUIRED
+                | StatusCode::NOT_FOUND
+                | StatusCode::REQUEST_TIMEOUT
+                | StatusCode::TOO_MANY_REQUESTS
+        )
 }
 
 struct Call {

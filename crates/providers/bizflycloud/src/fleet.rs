@@ -56,7 +56,10 @@ struct Remembered {
 /// A claim of ours with its server and its Node, as far as they are there.
 struct Member<'a> {
     claim: &'a NodeClaim,
+    /// Where the server is.
     account: Option<&'a Arc<Account>>,
+    /// Where the claim's class launches, whether or not the server is there.
+    home: Option<&'a Arc<Account>>,
     server: Option<&'a Server>,
     node: Option<&'a Node>,
 }
@@ -143,9 +146,15 @@ pub(crate) async fn round(shared: &Shared, usage: &Usage) -> Result<(), CloudErr
         .filter_map(|claim| {
             let provider_id = claim.provider_id()?;
             let found = servers.get(instance::server_id(provider_id)?);
+            let class = classes.get(&claim.spec.node_class_ref.name);
+            let home = class.and_then(|class| {
+                let name = class.spec.provider_config();
+                accounts.iter().find(|account| account.name == name)
+            });
             Some(Member {
                 claim,
                 account: found.map(|(account, _)| account),
+                home,
                 server: found.map(|(_, server)| server),
                 node: by_provider_id.get(provider_id).copied(),
             })
@@ -166,6 +175,9 @@ pub(crate) async fn round(shared: &Shared, usage: &Usage) -> Result<(), CloudErr
         .metrics
         .fleet(&report::of(shared, &members, &classes, usage).await);
     shared.fleet.forget_others(&claims);
+    shared.firewalls.forget_others(&members);
+    shared.forget_types_of_others(&classes);
+    shared.ledger.forget_old_memory();
     shared.ledger.save().await
 }
 
@@ -220,12 +232,15 @@ impl Member<'_> {
         if self.label(CAPACITY_TYPE) != CAPACITY_TYPE_SPOT {
             return;
         }
-        let is_lost = self.server.is_none_or(|server| server.status == "SHUTOFF");
+        // One that is busy is being started.
+        let is_lost = self
+            .server
+            .is_none_or(|server| server.status == "SHUTOFF" && !server.is_busy());
         if !is_lost || !shared.fleet.0.lock().interrupted.insert(self.server_id().to_owned()) {
             return;
         }
         let (flavor, zone) = (self.label(INSTANCE_TYPE), self.label(ZONE));
-        if let Some(account) = self.account {
+        if let Some(account) = self.account.or(self.home) {
             shared.refusals.interrupted(&account.name, flavor, zone);
         }
         shared.metrics.deleted(flavor, zone, DeletionReason::SpotInterrupted);
@@ -317,6 +332,11 @@ fn unregistered(server: &Server) -> String {
 }
 
 impl FleetMemory {
+    /// Whether the loss of a spot server was counted.
+    pub(crate) fn was_interrupted(&self, server: &str) -> bool {
+        self.0.lock().interrupted.contains(server)
+    }
+
     /// Claims that are gone need no memory.
     fn forget_others(&self, claims: &[NodeClaim]) {
         let uids: BTreeSet<&str> = claims

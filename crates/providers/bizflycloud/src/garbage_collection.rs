@@ -29,15 +29,14 @@ pub(crate) async fn keep(shared: Arc<Shared>, stop: CancellationToken) {
     let mut collector = GarbageCollector::new(caution(&shared));
     let mut rounds = 0;
     loop {
-        let mut answer = round(&shared, &mut collector, &|| listed_claims(&shared).boxed()).await;
-        if answer.is_ok() {
-            answer = collect_disks(&shared).await;
-        }
-        match answer {
+        let servers = round(&shared, &mut collector, &|| listed_claims(&shared).boxed()).await;
+        // Disks of what is gone need not wait for a server that can't be deleted.
+        let disks = collect_disks(&shared).await;
+        match servers.and(disks) {
             Ok(()) => rounds += 1,
             Err(error) => {
                 let error = shared.accounts.redactor().redact(&error.to_string());
-                tracing::warn!(error, "garbage collection skipped a round");
+                tracing::warn!(error, "garbage collection did not do everything this round");
             }
         }
         let pause = if rounds < FIRST_ROUNDS { OFTEN } else { SELDOM };
@@ -60,6 +59,10 @@ pub(crate) fn caution(shared: &Shared) -> Caution {
 pub(crate) type ReadClaims<'a> = dyn Fn() -> BoxFuture<'a, Result<KnownClaims, CloudError>> + Send + Sync + 'a;
 
 /// One round: servers first, then claims, so that a claim made in between counts.
+///
+/// # Errors
+/// When servers or claims can't be listed; or the first of what went wrong, after every orphan was tried: one server that is
+/// locked must not keep the others.
 pub(crate) async fn round(
     shared: &Shared,
     collector: &mut GarbageCollector,
@@ -102,6 +105,7 @@ pub(crate) async fn round(
             return Ok(());
         }
     };
+    let mut outcome = Ok(());
     for orphan in orphans {
         let Some((_, account)) = places.iter().find(|(id, _)| *id == orphan.id) else {
             continue;
@@ -109,7 +113,10 @@ pub(crate) async fn round(
         let server = match account.api.server(&orphan.id).await {
             Ok(server) => server,
             Err(error) if error.is_not_found() => continue,
-            Err(error) => return Err(error.into()),
+            Err(error) => {
+                outcome = outcome.and(Err(error.into()));
+                continue;
+            }
         };
         let read = sighting(shared, account, &server);
         if !collector.confirm(&orphan, Some(&read), &claims().await?) {
@@ -119,6 +126,12 @@ pub(crate) async fn round(
             "server-id" = orphan.id, NodeClaim = orphan.claim.name, why = ?orphan.why,
             "a server without a NodeClaim is deleted"
         );
+        let removed = shared.remove(account, &server, DeletionReason::GarbageCollection).await;
+        if removed.is_err() {
+            outcome = outcome.and(removed);
+            continue;
+        }
+        shared.metrics.orphan("server");
         if let Some(pool) = pool_of(account, &server) {
             let message = format!(
                 "server {} ({}) has no NodeClaim and is deleted",
@@ -127,12 +140,8 @@ pub(crate) async fn round(
             let about = events::named::<NodePool>(&pool);
             shared.events.tell_of(about, "GarbageCollected", &message).await;
         }
-        shared.metrics.orphan("server");
-        shared
-            .remove(account, &server, DeletionReason::GarbageCollection)
-            .await?;
     }
-    Ok(())
+    outcome
 }
 
 fn pool_of(account: &Account, server: &Server) -> Option<String> {
@@ -146,6 +155,7 @@ pub(crate) async fn collect_disks(shared: &Shared) -> Result<(), CloudError> {
     shared.ledger.open().await?;
     let recorded = shared.ledger.volumes();
     let now = shared.clock.now();
+    let mut outcome = Ok(());
     for account in shared.accounts.all().await? {
         let own: Vec<_> = recorded
             .iter()
@@ -173,11 +183,13 @@ pub(crate) async fn collect_disks(shared: &Shared) -> Result<(), CloudError> {
                 "server-id" = disk.server,
                 "a disk outlived its server and is deleted"
             );
-            shared.metrics.orphan("volume");
-            shared.remove_volume(&account, id).await?;
+            match shared.remove_volume(&account, id).await {
+                Ok(()) => shared.metrics.orphan("volume"),
+                Err(error) => outcome = outcome.and(Err(error)),
+            }
         }
     }
-    shared.ledger.save().await
+    outcome.and(shared.ledger.save().await)
 }
 
 fn sighting(shared: &Shared, account: &Account, server: &Server) -> Sighting {

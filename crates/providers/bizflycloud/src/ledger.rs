@@ -223,6 +223,18 @@ impl Ledger {
         }
     }
 
+    /// Forgets what was seen too long ago.
+    pub(crate) fn forget_old_memory(&self) {
+        let now = self.clock.now();
+        let mut book = self.book.lock();
+        let before = book.memory.len();
+        book.memory.retain(|_, seen| now < later(seen.at, MEMORY_KEPT));
+        if book.memory.len() != before {
+            book.generation += 1;
+            book.memory_version += 1;
+        }
+    }
+
     /// The least memory that nodes with any of these images had, by flavor.
     pub(crate) fn memory(&self, images: &[&str]) -> BTreeMap<String, i64> {
         let book = self.book.lock();

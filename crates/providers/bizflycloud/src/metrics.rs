@@ -1,12 +1,22 @@
 //! The provider's own metrics, under the names that dashboards of the earlier provider have (§6.1).
 
-use std::sync::Arc;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use http::StatusCode;
-use karpenter_cloud::http::{Attempt, Ending, HttpObserver};
+use karpenter_api::labels::CAPACITY_TYPE_SPOT;
+use karpenter_cloud::{
+    InstanceTypes,
+    http::{Attempt, Ending, HttpObserver},
+    selection,
+};
 use prometheus::{
     GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
 };
+
+use crate::client::{ApiObserver, ErrorClass, tells_all};
 
 /// Every metric of the provider. Cheap to clone; clones count together.
 #[derive(Clone, Debug)]
@@ -136,7 +146,7 @@ impl Metrics {
         Ok(())
     }
 
-    pub(crate) fn observer(&self) -> impl HttpObserver + use<> {
+    pub(crate) fn observer(&self) -> impl ApiObserver + Clone + use<> {
         Observer(self.clone())
     }
 
@@ -146,7 +156,11 @@ impl Metrics {
             .with_label_values(&[instance_type, zone, capacity_type])
             .inc();
         self.0.creation.observe(seconds);
-        let spot = if capacity_type == "spot" { "true" } else { "false" };
+        let spot = if capacity_type == CAPACITY_TYPE_SPOT {
+            "true"
+        } else {
+            "false"
+        };
         self.0.type_selections.with_label_values(&[instance_type, spot]).inc();
     }
 
@@ -209,15 +223,18 @@ impl Metrics {
             .set(i64::from(blocked));
     }
 
-    /// What is for sale, after the types were computed anew.
-    pub(crate) fn offers(&self, region: &str, types: &[Arc<karpenter_cloud::InstanceType>]) {
-        use karpenter_cloud::selection;
+    /// What is for sale to any class, by region, after the types of one were computed anew.
+    pub(crate) fn offers(&self, classes: &[(String, InstanceTypes)]) {
         let own = &*self.0;
         own.types_available.reset();
         own.type_price.reset();
         own.offering_available.reset();
-        for one in types {
-            let mut zones = std::collections::BTreeSet::new();
+        let mut sold: BTreeSet<(&str, String, &str)> = BTreeSet::new();
+        let mut cheapest: BTreeMap<[&str; 2], f64> = BTreeMap::new();
+        for (region, one) in classes
+            .iter()
+            .flat_map(|(region, types)| types.iter().map(move |one| (region, one)))
+        {
             for offering in &one.offerings {
                 let value = |key: &str| {
                     let requirement = offering.requirements.get(key);
@@ -227,29 +244,30 @@ impl Metrics {
                         .to_owned()
                 };
                 let zone = selection::zone(offering).unwrap_or_default();
-                own.offering_available
-                    .with_label_values(&[
-                        one.name.as_str(),
-                        zone,
-                        &value(crate::labels::BILLING_PLAN),
-                        &value(crate::labels::DISK_TYPE),
-                    ])
-                    .set(i64::from(offering.available));
-                if offering.available {
-                    zones.insert(zone.to_owned());
+                let series = own.offering_available.with_label_values(&[
+                    one.name.as_str(),
+                    zone,
+                    &value(crate::labels::BILLING_PLAN),
+                    &value(crate::labels::DISK_TYPE),
+                ]);
+                // Sold to one class is sold.
+                series.set(series.get().max(i64::from(offering.available)));
+                if !offering.available {
+                    continue;
                 }
+                sold.insert((region, zone.to_owned(), &one.name));
+                let is_spot = selection::capacity_type(offering) == Some(CAPACITY_TYPE_SPOT);
+                let price = cheapest
+                    .entry([&one.name, if is_spot { "true" } else { "false" }])
+                    .or_insert(f64::MAX);
+                *price = price.min(offering.price);
             }
-            for zone in zones {
-                own.types_available.with_label_values(&[region, &zone]).inc();
-            }
-            for (spot, is_spot) in [("true", true), ("false", false)] {
-                let prices = one.offerings.iter().filter(|offering| {
-                    offering.available && (selection::capacity_type(offering) == Some("spot")) == is_spot
-                });
-                if let Some(price) = prices.map(|offering| offering.price).min_by(f64::total_cmp) {
-                    own.type_price.with_label_values(&[one.name.as_str(), spot]).set(price);
-                }
-            }
+        }
+        for (region, zone, _) in sold {
+            own.types_available.with_label_values(&[region, &zone]).inc();
+        }
+        for (labels, price) in cheapest {
+            own.type_price.with_label_values(&labels).set(price);
         }
     }
 
@@ -350,7 +368,18 @@ impl DeletionReason {
 const TOKEN_OPERATION: &str = "token";
 
 /// Feeds calls into the metrics.
+#[derive(Clone)]
 struct Observer(Metrics);
+
+impl ApiObserver for Observer {
+    fn refused(&self, operation: &str, class: ErrorClass) {
+        self.0
+            .0
+            .errors
+            .with_label_values(&[operation, service_of(operation), class.label()])
+            .inc();
+    }
+}
 
 impl HttpObserver for Observer {
     fn attempted(&self, attempt: &Attempt<'_>) {
@@ -362,27 +391,27 @@ impl HttpObserver for Observer {
             own.errors.with_label_values(&[labels[0], labels[1], class]).inc();
         }
         if attempt.endpoint == TOKEN_OPERATION {
-            let result = if error.is_some() { "failure" } else { "success" };
+            let is_success = matches!(attempt.ending, Ending::Answered(status) if status.is_success());
+            let result = if is_success { "success" } else { "failure" };
             own.token_refreshes.with_label_values(&[result]).inc();
         }
     }
 }
 
-/// What the status alone says; texts refine it only where decisions are made.
+/// What the status alone says. Refusals of which the text says more are counted where it is read.
 fn error_type(ending: Ending) -> Option<&'static str> {
     let status = match ending {
         Ending::NotSent | Ending::Unknown => return Some("timeout"),
         Ending::Answered(status) => status,
     };
     match status {
-        status if status.is_success() => None,
-        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Some("auth"),
+        status if status.is_success() || !tells_all(status) => None,
+        StatusCode::UNAUTHORIZED => Some("auth"),
         StatusCode::PAYMENT_REQUIRED => Some("payment"),
         StatusCode::NOT_FOUND => Some("not_found"),
-        StatusCode::CONFLICT => Some("conflict"),
+        StatusCode::REQUEST_TIMEOUT => Some("timeout"),
         StatusCode::TOO_MANY_REQUESTS => Some("rate_limited"),
-        status if status.is_server_error() => Some("server_error"),
-        _ => Some("invalid"),
+        _ => Some("server_error"),
     }
 }
 
@@ -390,6 +419,7 @@ fn service_of(operation: &str) -> &'static str {
     match operation {
         TOKEN_OPERATION | "service_catalogue" => "auth",
         "list_regions" | "get_user" => "bizfly_account",
+        "list_billing_plans" => "billing",
         "list_k8s_versions" | "get_cluster" | "cluster_leave" => "kubernetes_engine",
         _ => "cloud_server",
     }

@@ -151,7 +151,7 @@ pub struct BizflyCloudNodeClassSpec {
         length(max = 50),
         inner(length(max = 511), regex(pattern = r"^[!-<>-~]+=.*$")),
         extend("x-kubernetes-validations" = [schema::rule(
-            "self.all(x, !x.matches('^(bke_|(karpenter-managed|bizfly_cloud_service|kubernetes_version|category|os_type|network_plan|\
+            "self.all(x, !x.matches('^(bke_|(karpenter-managed|karpenter-ordered-as|bizfly_cloud_service|kubernetes_version|category|os_type|network_plan|\
              billing_plan)=)'))",
             "a tag is reserved; use another key",
         )])

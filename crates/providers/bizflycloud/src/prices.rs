@@ -1,4 +1,6 @@
-//! What servers cost per hour, in VND: from a ConfigMap that users write, or else estimated (§5.3).
+//! What servers cost per hour, in VND: from a ConfigMap that users write, from the billing API, or else estimated (§5.3).
+
+use std::sync::Arc;
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -9,7 +11,10 @@ use crate::{client::wire::Flavor, flavor::Category};
 /// Prices of one account.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Prices {
+    /// What the user wrote.
     entries: Vec<PriceEntry>,
+    /// What the billing API lists; it counts where the user wrote nothing.
+    listed: Arc<Vec<PriceEntry>>,
 }
 
 /// One line of `prices.json`; what is left out matches everything.
@@ -57,9 +62,9 @@ const PER_GIB: f64 = 0.001 * 25_000.0;
 const DISK_SSD: f64 = 4.0;
 const DISK_HDD: f64 = 2.0;
 /// On-demand hours cost more than a subscription's (published coefficients).
-const ON_DEMAND_FACTOR: f64 = 1.5;
-const ON_DEMAND_DISK_FACTOR: f64 = 1.3;
-const SPOT_FACTOR: f64 = 0.2;
+pub(crate) const ON_DEMAND_FACTOR: f64 = 1.5;
+pub(crate) const ON_DEMAND_DISK_FACTOR: f64 = 1.3;
+pub(crate) const SPOT_FACTOR: f64 = 0.2;
 const PER_GPU: f64 = 25_000.0;
 
 impl Prices {
@@ -83,7 +88,19 @@ impl Prices {
             }
             parsed.push(own);
         }
-        Ok(Self { entries: parsed })
+        Ok(Self {
+            entries: parsed,
+            ..Self::default()
+        })
+    }
+
+    /// The same, with the billing API's prices where it has none of its own.
+    #[must_use]
+    pub fn with_listed(&self, listed: Arc<Vec<PriceEntry>>) -> Self {
+        Self {
+            entries: self.entries.clone(),
+            listed,
+        }
     }
 
     /// The price of a machine with its disk; always finite and above 0.
@@ -116,13 +133,15 @@ impl Prices {
     }
 
     fn most_specific(&self, purchase: &Purchase<'_>, value: fn(&PriceEntry) -> Option<f64>) -> Option<f64> {
-        let matching = self
-            .entries
-            .iter()
-            .filter_map(|entry| Some((entry.specificity(purchase)?, value(entry)?)));
-        matching
-            .max_by_key(|(specificity, _)| *specificity)
-            .map(|(_, price)| price)
+        let among = |entries: &[PriceEntry]| {
+            let matching = entries
+                .iter()
+                .filter_map(|entry| Some((entry.specificity(purchase)?, value(entry)?)));
+            matching
+                .max_by_key(|(specificity, _)| *specificity)
+                .map(|(_, price)| price)
+        };
+        among(&self.entries).or_else(|| among(&self.listed))
     }
 }
 

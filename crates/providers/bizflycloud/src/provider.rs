@@ -26,8 +26,12 @@ use karpenter_cloud::{
     error::CloudContext,
     garbage_collection::{Caution, GarbageCollector, KnownClaims},
 };
-use kube::{Api, Client, api::ListParams};
+use kube::{
+    Api, Client,
+    api::{ListParams, Patch, PatchParams},
+};
 use parking_lot::Mutex;
+use serde_json::json;
 
 use crate::{
     account::{Account, AccountError, Accounts},
@@ -36,7 +40,8 @@ use crate::{
     compat,
     events::Events,
     fleet::{self, Firewalls, FleetMemory, Usage},
-    garbage_collection, instance, labels,
+    garbage_collection, instance,
+    labels::{self, annotations},
     ledger::Ledger,
     metrics::Metrics,
     node_class::BizflyCloudNodeClass,
@@ -202,9 +207,12 @@ impl Shared {
     /// Whether this process has an order out whose server this may be.
     pub(crate) fn is_launching(&self, account: &Account, server: &Server) -> bool {
         let owner = self.ownership(account, server);
-        owner
-            .claim()
-            .is_some_and(|claim| self.orders.lock().contains_key(&claim.uid))
+        // An order that nobody asks about any more is no reason to keep its server.
+        let longest = self.settings.create_timeout + launch::LOST_ANSWER;
+        let now = self.clock.now();
+        let orders = self.orders.lock();
+        let order = owner.claim().and_then(|claim| orders.get(&claim.uid));
+        order.is_some_and(|order| now < later(order.placed_at(), longest))
     }
 
     /// The class and account of a claim.
@@ -241,6 +249,17 @@ impl Shared {
     fn region_label(&self, account: &Account) -> String {
         let configured = self.settings.region_label.clone();
         configured.unwrap_or_else(|| account.region.region.short().to_owned())
+    }
+
+    /// Notes on a claim what a restarted controller should know. Where that fails, it is found out in another way.
+    async fn note(&self, claim: &NodeClaim, key: &str, value: &str) {
+        let Some(name) = &claim.metadata.name else { return };
+        let claims: Api<NodeClaim> = Api::all(self.kube.clone());
+        let patch = json!({"metadata": {"annotations": {key: value}}});
+        let written = claims.patch(name, &PatchParams::default(), &Patch::Merge(&patch)).await;
+        if let Err(error) = written {
+            tracing::debug!(NodeClaim = name, key, value, %error, "this could not be noted on the claim");
+        }
     }
 
     /// Whose a server is.
@@ -457,10 +476,16 @@ impl CloudProvider for BizflyCloudProvider {
                 return Ok(());
             }
         }
+        // An earlier process may have sent it.
+        let notes = claim.metadata.annotations.as_ref();
+        if notes.and_then(|notes| notes.get(annotations::REBOOT_OPERATION)) == Some(&operation.0) {
+            return Ok(());
+        }
         let provider_id = claim.provider_id().unwrap_or_default();
         let not_found = || CloudError::not_found(provider_id);
         let id = instance::server_id(provider_id).ok_or_else(not_found)?;
         let (account, server) = shared.find_server(id).await?.ok_or_else(not_found)?;
+        shared.open_ledger_for(&account, std::slice::from_ref(&server)).await?;
         if !shared.ownership(&account, &server).is_a_nodes() {
             return Err(not_found());
         }
@@ -472,6 +497,7 @@ impl CloudProvider for BizflyCloudProvider {
         match account.api.act_on_server(id, action).await {
             Ok(()) => {
                 shared.reboots.lock().insert(operation.clone(), now);
+                shared.note(claim, annotations::REBOOT_OPERATION, &operation.0).await;
                 Ok(())
             }
             Err(error) if error.class == ErrorClass::Forbidden => Err(CloudError::reboot_failed(error.to_string())),

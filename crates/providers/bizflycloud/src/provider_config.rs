@@ -14,6 +14,8 @@ use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::billing;
+
 /// The connection to an account and account-wide policy.
 #[derive(CustomResource, Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[kube(
@@ -87,7 +89,7 @@ pub struct Tagging {
     /// More tags of every server.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = 20, "x-kubernetes-validations" = [schema::rule(
-        "self.all(x, !x.startsWith('bke_') && !(x in ['karpenter-managed', 'bizfly_cloud_service', 'kubernetes_version', 'category', \
+        "self.all(x, !x.startsWith('bke_') && !(x in ['karpenter-managed', 'karpenter-ordered-as', 'bizfly_cloud_service', 'kubernetes_version', 'category', \
          'os_type', 'network_plan', 'billing_plan', 'cluster', 'nodeclaim-uid', 'nodeclaim', 'nodepool', 'nodeclass', 'capacity-type', \
          'version', 'data-disks', 'warm-pool', 'warm-pool-hash']))",
         "a tag is reserved; use another key",
@@ -167,10 +169,13 @@ pub struct DriftDetection {
 #[serde(rename_all = "camelCase")]
 #[schemars(inline, extend("x-kubernetes-validations" = [
     schema::rule("self.source != 'ConfigMap' || has(self.configMapRef)", "source ConfigMap needs configMapRef"),
+    schema::rule("self.source != 'Static' || !has(self.configMapRef)", "source Static uses no configMapRef; choose ConfigMap or BillingAPI"),
+    schema::rule("self.source == 'BillingAPI' || !has(self.billingEndpoint)", "billingEndpoint needs source BillingAPI"),
 ]))]
 pub struct Pricing {
-    /// Static: built-in estimates. ConfigMap: prices that you write.
-    #[schemars(extend("enum" = ["Static", "ConfigMap"]))]
+    /// Static: built-in estimates. ConfigMap: prices that you write. BillingAPI: the vendor's list of plans, as far as it can be
+    /// read, where configMapRef says nothing else.
+    #[schemars(extend("enum" = ["Static", "ConfigMap", "BillingAPI"]))]
     pub source: String,
     /// What prices are counted in; VND if unset. Only shown: decisions follow from proportions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -179,6 +184,23 @@ pub struct Pricing {
     /// The ConfigMap whose key prices.json has the prices.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub config_map_ref: Option<SecretReference>,
+    /// Where the billing API lists its plans; the vendor's address if unset.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(regex(pattern = r"^(https://[^?#]+|http://(localhost|127\.0\.0\.1|\[::1\])(:[0-9]+)?(/[^?#]*)?)$"))]
+    pub billing_endpoint: Option<String>,
+}
+
+impl Pricing {
+    /// The ConfigMap to read prices from, if any.
+    pub(crate) fn config_map(&self) -> Option<&SecretReference> {
+        self.config_map_ref.as_ref().filter(|_| self.source != "Static")
+    }
+
+    /// Where the billing API is asked, if it is.
+    pub(crate) fn billing_url(&self) -> Option<&str> {
+        let url = self.billing_endpoint.as_deref().unwrap_or(billing::DEFAULT_URL);
+        (self.source == "BillingAPI").then_some(url)
+    }
 }
 
 /// What is known about the account.

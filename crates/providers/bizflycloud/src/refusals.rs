@@ -104,6 +104,13 @@ impl Refusals {
         }
     }
 
+    /// Those of all accounts.
+    pub(crate) fn all(&self) -> RefusalsOf {
+        RefusalsOf {
+            held: self.0.marks().into_iter().map(|(refusal, _)| refusal).collect(),
+        }
+    }
+
     pub(crate) fn version(&self) -> u64 {
         self.0.version()
     }

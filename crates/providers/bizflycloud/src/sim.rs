@@ -65,6 +65,8 @@ pub enum Fault {
     },
     /// An operation is carried out, but its answer is lost.
     LoseAnswer(Operation),
+    /// The account knows application credentials by one spelling of their fields only: the one that begins so.
+    StrictCredentials(&'static str),
     /// The task of the next server fails, and its root disk stays.
     TaskFails(String),
     /// The next server goes into ERROR.
@@ -88,6 +90,8 @@ pub enum Fault {
     TaskNeverReady,
     /// The next server shows so much later.
     VisibleLate(Duration),
+    /// Volumes show only once their server does.
+    DisksShowLate,
     /// Lists lack the server of this name, although it can be read by its id.
     ListOmits(String),
     /// Servers can't be deleted because somebody locked them.
@@ -118,6 +122,8 @@ pub enum Operation {
     DeleteServer,
     ServerAction,
     NetworkInterfaceAction,
+    /// The billing API's list of plans.
+    Billing,
     /// Telling BKE that a node left.
     LeaveCluster,
     /// Every read of servers, volumes, tasks and lists.

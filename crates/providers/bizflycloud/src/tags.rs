@@ -4,7 +4,10 @@ use std::collections::BTreeMap;
 
 use karpenter_cloud::{ClaimMark, ownership::Owner};
 
-use crate::{client::wire::Server, provider_config::Tagging};
+use crate::{
+    client::wire::{ORDERED_AS, Server},
+    provider_config::Tagging,
+};
 
 /// The earlier provider's mark; everything that Karpenter made has it.
 pub const MANAGED: &str = "karpenter-managed";
@@ -37,8 +40,9 @@ const OWN: [&str; 10] = [
 ];
 
 /// Keys that the platform or BKE's bootstrap use.
-const RESERVED: [&str; 7] = [
+const RESERVED: [&str; 8] = [
     MANAGED,
+    ORDERED_AS,
     "bizfly_cloud_service",
     "kubernetes_version",
     "category",
@@ -128,13 +132,19 @@ pub fn for_launch(tagging: &Tagging, facts: &TagFacts<'_>) -> BTreeMap<String, S
     tags
 }
 
-/// Turns the tags of a claim's server into those of a warm one, which is nobody's yet.
-pub fn for_warm_pool(mut tags: BTreeMap<String, String>, prefix: &str, mark: &WarmMark) -> BTreeMap<String, String> {
+/// Turns the tags of a claim's server into those of a warm one, which is nobody's yet and will be renamed.
+pub fn for_warm_pool(
+    mut tags: BTreeMap<String, String>,
+    prefix: &str,
+    mark: &WarmMark,
+    name: &str,
+) -> BTreeMap<String, String> {
     for key in [CLAIM_UID, CLAIM, NODE_POOL] {
         tags.remove(&format!("{prefix}{key}"));
     }
     tags.insert(format!("{prefix}{WARM_POOL}"), mark.node_class.clone());
     tags.insert(format!("{prefix}{WARM_HASH}"), mark.hash.clone());
+    tags.insert(ORDERED_AS.to_owned(), name.to_owned());
     tags
 }
 

@@ -335,10 +335,9 @@ pub struct Server {
     pub network_plan: String,
     #[serde(default, deserialize_with = "lenient")]
     pub billing_plan: String,
-    #[serde(default, deserialize_with = "loose_bool")]
-    pub locked: bool,
-    #[serde(default, deserialize_with = "lenient")]
-    pub updated: String,
+    /// `false` while an action is being carried out; not every answer tells.
+    #[serde(default)]
+    pub is_available: Option<bool>,
     #[serde(default, deserialize_with = "lenient")]
     pub ip_addresses: IpAddresses,
 }
@@ -400,6 +399,9 @@ pub struct Volume {
     pub bootable: bool,
 }
 
+/// The tag of servers that are renamed later: the name that they were ordered with.
+pub const ORDERED_AS: &str = "karpenter-ordered-as";
+
 // === impl Server ===
 
 impl Server {
@@ -437,9 +439,19 @@ impl Server {
         self.status == "ERROR"
     }
 
+    /// Whether an action is under way, as far as the API tells.
+    pub fn is_busy(&self) -> bool {
+        self.is_available == Some(false)
+    }
+
+    /// The name that it was ordered with, which its disks keep when it is renamed.
+    pub fn ordered_name(&self) -> &str {
+        self.metadata.get(ORDERED_AS).unwrap_or(&self.name)
+    }
+
     /// Attached disks that have the name which data disks of an order get.
     pub fn named_data_disks(&self) -> impl Iterator<Item = &AttachedVolume> {
-        let name = data_disk_name(&self.name);
+        let name = data_disk_name(self.ordered_name());
         self.volumes
             .iter()
             .filter(move |volume| volume.attached_type != "rootdisk" && volume.name.eq_ignore_ascii_case(&name))
@@ -557,7 +569,7 @@ mod tests {
         assert!(volume.bootable && volume.name.is_empty());
         let server: Server = serde_json::from_value(json!({
             "id": "s", "name": "n", "key_name": null, "metadata": {"a": 1}, "flavor": {"name": "nix.2c_4g", "ram": "4096"},
-            "os-extended-volumes:volumes_attached": [{"id": "v"}], "locked": null,
+            "os-extended-volumes:volumes_attached": [{"id": "v"}], "is_available": null,
         }))
         .expect("a server");
         assert_eq!((server.flavor(), server.metadata["a"].as_str()), ("nix.2c_4g", "1"));

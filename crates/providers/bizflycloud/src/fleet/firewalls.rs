@@ -1,6 +1,9 @@
 //! Puts firewalls back that a server's network interfaces lack; free public interfaces are born without any (§5.5).
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use jiff::Timestamp;
 use karpenter_cloud::CloudError;
@@ -20,6 +23,12 @@ impl Firewalls {
 
     fn failed(&self, server: &str, now: Timestamp) {
         self.0.lock().entry(server.to_owned()).or_insert(now);
+    }
+
+    /// Servers that are gone need no firewalls.
+    pub(super) fn forget_others(&self, members: &[Member<'_>]) {
+        let known: BTreeSet<&str> = members.iter().map(Member::server_id).collect();
+        self.0.lock().retain(|server, _| known.contains(server.as_str()));
     }
 
     fn in_place(&self, server: &str) {

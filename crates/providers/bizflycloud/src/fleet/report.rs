@@ -102,8 +102,9 @@ async fn saving(
         .created_at()
         .is_some_and(|at| shared.clock.now() >= later(at, SUBSCRIPTION_PAYS));
     if is_old && member.label(own::BILLING_PLAN) == PLAN_ON_DEMAND {
+        let prices = account.prices().await;
         let price = |plan: &str| {
-            account.prices.hourly(&Purchase {
+            prices.hourly(&Purchase {
                 flavor,
                 zone: server.zone(),
                 plan,

@@ -4,6 +4,8 @@ mod item;
 mod undo;
 mod wait;
 
+pub(super) use wait::LOST_ANSWER;
+
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
@@ -15,12 +17,7 @@ use karpenter_cloud::{
     ownership::NameRules,
     selection::{self, Candidate},
 };
-use kube::{
-    Api,
-    api::{Patch, PatchParams},
-};
 use parking_lot::Mutex;
-use serde_json::json;
 
 use super::{Shared, launch_error, mark_of, ready};
 use crate::{
@@ -97,6 +94,14 @@ enum OrderAnswer {
     Accepted,
     /// The order may or may not have been taken.
     Lost,
+    /// Its server was seen.
+    Fulfilled,
+}
+
+impl Order {
+    pub(super) fn placed_at(&self) -> Timestamp {
+        self.placed_at
+    }
 }
 
 /// One lock per claim UID, so that concurrent launches of a claim are one.
@@ -155,13 +160,20 @@ impl Shared {
                     server.id
                 )));
             }
+            // A warm one may have been taken and not been renamed or started yet.
+            let Some(server) = self.complete_hand_over(&launch, server, &servers).await? else {
+                return Err(CloudError::create(
+                    "APIUnavailable",
+                    "a warm server could not be used; another is ordered",
+                ));
+            };
             let message = format!("server {} of an earlier launch is this claim's", server.id);
             self.events.tell(claim, "ServerAdopted", &message).await;
             return self.launched(&launch, &server).await;
         }
         ready(&launch.class)?;
         let known = self.orders.lock().get(&mark.uid).cloned();
-        let under_way = match known.or_else(|| self.noted(&launch)) {
+        let under_way = match known.or_else(|| self.noted(claim, mark)) {
             Some(order) => Some(order),
             None => self.evidence(account, &servers, mark).await.map_err(launch_error)?,
         };
@@ -350,7 +362,12 @@ impl Shared {
 
     /// A name that no server has. A server of an earlier claim of that name is told apart by a number; one that is not ours
     /// would confuse the cloud controller manager, which finds servers by name.
-    fn free_name(&self, account: &Account, servers: &[Server], mark: &ClaimMark) -> Result<String, CloudError> {
+    pub(super) fn free_name(
+        &self,
+        account: &Account,
+        servers: &[Server],
+        mark: &ClaimMark,
+    ) -> Result<String, CloudError> {
         for name in names(mark) {
             let Some(other) = servers.iter().find(|server| server.name.eq_ignore_ascii_case(&name)) else {
                 return Ok(name);
@@ -374,22 +391,16 @@ impl Shared {
     /// Writes the task of an order on its claim, so that a restarted controller waits for it instead of searching. Where that
     /// fails, the server's marks and its root disk tell the same.
     async fn note_task(&self, claim: &NodeClaim, order: &Order) {
-        let (Some(task), Some(name)) = (&order.task, &claim.metadata.name) else {
-            return;
-        };
-        let claims: Api<NodeClaim> = Api::all(self.kube.clone());
-        let patch = json!({"metadata": {"annotations": {annotations::TASK_ID: task}}});
-        let written = claims.patch(name, &PatchParams::default(), &Patch::Merge(&patch)).await;
-        if let Err(error) = written {
-            tracing::debug!(NodeClaim = name, "task-id" = task, %error, "the task could not be noted on the claim");
+        if let Some(task) = &order.task {
+            self.note(claim, annotations::TASK_ID, task).await;
         }
     }
 
     /// The order that an earlier process noted on the claim.
-    fn noted(&self, launch: &Launch<'_>) -> Option<Order> {
-        let task = note_on(launch.claim, annotations::TASK_ID)?;
+    fn noted(&self, claim: &NodeClaim, mark: &ClaimMark) -> Option<Order> {
+        let task = note_on(claim, annotations::TASK_ID)?;
         Some(Order {
-            name: names(&launch.mark).next()?,
+            name: names(mark).next()?,
             task: Some(task.to_owned()),
             offer: None,
             placed_at: self.clock.now(),
@@ -437,7 +448,7 @@ impl Shared {
         let disks = self.own_disks(account, server);
         self.ledger.record_volumes(&account.name, &server.id, disks);
         self.ledger.save_or_warn().await;
-        let price = instance::hourly_price(server, &catalogue, facts, &account.prices);
+        let price = instance::hourly_price(server, &catalogue, facts, &*account.prices().await);
         if let Some(price) = price {
             made.annotations
                 .insert(annotations::HOURLY_PRICE.to_owned(), price.to_string());
@@ -462,7 +473,7 @@ fn note_on<'a>(claim: &'a NodeClaim, key: &str) -> Option<&'a str> {
     claim.metadata.annotations.as_ref()?.get(key).map(String::as_str)
 }
 
-fn names(mark: &ClaimMark) -> impl Iterator<Item = String> + '_ {
+pub(super) fn names(mark: &ClaimMark) -> impl Iterator<Item = String> + '_ {
     let rules = NameRules::host_name("");
     (1..=NAMES).map(move |attempt| rules.machine_name(mark, attempt))
 }

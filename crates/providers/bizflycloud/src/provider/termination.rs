@@ -8,7 +8,7 @@ use karpenter_cloud::{CloudError, Deletion, clock::later};
 use super::{Shared, mark_of};
 use crate::{
     account::{Account, AccountError},
-    bootstrap::Join,
+    bootstrap::{BkeJoin, Join},
     client::{
         ErrorClass,
         wire::{AttachedVolume, Server},
@@ -16,7 +16,7 @@ use crate::{
     events, instance,
     labels::annotations,
     metrics::DeletionReason,
-    resolution,
+    resolution::{self, JoinMode},
     tags::{self, Ownership},
 };
 
@@ -123,7 +123,10 @@ impl Shared {
                 deletions.entry(server.id.clone()).or_insert(now);
                 drop(deletions);
                 self.refused_deletions.lock().remove(&server.id);
-                self.metrics.deleted(server.flavor(), server.zone(), reason);
+                // A spot server that was taken away is counted as that, and once.
+                if !self.fleet.was_interrupted(&server.id) {
+                    self.metrics.deleted(server.flavor(), server.zone(), reason);
+                }
                 tracing::info!(
                     "server-id" = server.id,
                     flavor = server.flavor(),
@@ -259,21 +262,50 @@ impl Shared {
         }
     }
 
-    /// Never holds a deletion back: BKE forgets nodes by itself after a while.
+    /// Never holds a deletion back: BKE forgets nodes by itself after a while. But somebody is told.
     async fn leave_cluster(&self, claim: &NodeClaim, account: &Account) {
-        let Ok(Some(class)) = self.node_class(&claim.spec.node_class_ref.name).await else {
+        let Some(node) = claim.status.as_ref().and_then(|status| status.node_name.clone()) else {
+            tracing::debug!(
+                NodeClaim = claim.metadata.name,
+                "it never was a node: there is nothing to leave"
+            );
             return;
         };
-        let Ok(Ok(Join::Bke(join))) = resolution::join(&self.kube, &class.spec, &self.settings, None).await else {
-            return;
+        let left = match self.bke_of(claim).await {
+            // The client itself tries several times.
+            Ok(Some(join)) => {
+                let told = account.api.leave_cluster(&join.cluster_id, &join.token, &node).await;
+                told.map_err(|error| error.to_string())
+            }
+            // Clusters that are not BKE's know nothing of their servers.
+            Ok(None) => Ok(()),
+            Err(why) => Err(why),
         };
-        let node = claim.status.as_ref().and_then(|status| status.node_name.clone());
-        let Some(node) = node else { return };
-        // The client itself tries several times.
-        if let Err(error) = account.api.leave_cluster(&join.cluster_id, &join.token, &node).await {
-            let message = format!("BKE was not told that node {node} left: {error}");
-            tracing::warn!(NodeClaim = claim.metadata.name, %error, "BKE was not told that the node left");
+        if let Err(why) = left {
+            let why = self.accounts.redactor().redact(&why);
+            tracing::warn!(
+                NodeClaim = claim.metadata.name,
+                error = why,
+                "BKE was not told that the node left"
+            );
+            let message = format!("BKE was not told that node {node} left: {why}");
             self.events.warn(claim, "ClusterLeaveFailed", &message).await;
+        }
+    }
+
+    /// The BKE cluster that a claim's node joined, if it did; without its class, as the controller's settings say.
+    async fn bke_of(&self, claim: &NodeClaim) -> Result<Option<BkeJoin>, String> {
+        let class = self.node_class(&claim.spec.node_class_ref.name).await;
+        let class = class.map_err(|error| error.to_string())?;
+        let spec = class.map(|class| class.spec).unwrap_or_default();
+        if JoinMode::of(&spec, &self.settings) == JoinMode::UserData {
+            return Ok(None);
+        }
+        let join = resolution::join(&self.kube, &spec, &self.settings, None).await;
+        match join.map_err(|error| error.to_string())? {
+            Ok(Join::Bke(join)) => Ok(Some(join)),
+            Ok(Join::UserData(_)) => Ok(None),
+            Err(problem) => Err(problem.message),
         }
     }
 }

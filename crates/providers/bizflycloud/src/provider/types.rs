@@ -12,6 +12,7 @@ use crate::{
     catalogue::{self, ClassFacts, CloudCatalogue, PLAN_ON_DEMAND, PLAN_SAVING},
     labels::{ON_DEMAND_SPELLINGS, SAVING_PLAN_SPELLINGS},
     node_class::BizflyCloudNodeClass,
+    prices::Prices,
 };
 
 /// What was computed last, by class and plans.
@@ -19,6 +20,7 @@ pub(super) type TypesMemory = BTreeMap<(String, Option<Vec<String>>), Computed>;
 
 pub(super) struct Computed {
     from: Inputs,
+    region: String,
     types: InstanceTypes,
 }
 
@@ -28,6 +30,7 @@ struct Inputs {
     class: String,
     account: String,
     catalogue: Arc<CloudCatalogue>,
+    prices: Arc<Prices>,
     refusals: u64,
     memory: u64,
 }
@@ -53,10 +56,12 @@ impl Shared {
             plans: plans.clone(),
             ..self.facts(class, account)
         };
+        let prices = account.prices().await;
         let inputs = Inputs {
             class: fingerprint(class),
             account: account.fingerprint.clone(),
             catalogue: catalogue.clone(),
+            prices: prices.clone(),
             refusals: self.refusals.version(),
             memory: self.ledger.memory_version(),
         };
@@ -67,19 +72,43 @@ impl Shared {
             return Ok(known.types.clone());
         }
         let refused = self.refusals.of(&account.name);
-        let types: InstanceTypes = catalogue::instance_types(&catalogue, &facts, &account.prices, &refused).into();
+        let types: InstanceTypes = catalogue::instance_types(&catalogue, &facts, &prices, &refused).into();
         let region = account.region.region.short();
-        self.metrics.offers(region, &types);
-        self.metrics.refusals(refused.counts());
         for plan in [PLAN_ON_DEMAND, PLAN_SAVING] {
             self.metrics.quota_blocked(region, plan, refused.blocks(plan));
         }
         let computed = Computed {
             from: inputs,
+            region: region.to_owned(),
             types: types.clone(),
         };
         self.types.lock().insert(slot, computed);
+        self.count_offers();
         Ok(types)
+    }
+
+    /// Tells what is for sale to any class.
+    fn count_offers(&self) {
+        let types = self.types.lock();
+        let all: Vec<(String, InstanceTypes)> = types
+            .values()
+            .map(|own| (own.region.clone(), own.types.clone()))
+            .collect();
+        drop(types);
+        self.metrics.offers(&all);
+        self.metrics.refusals(self.refusals.all().counts());
+    }
+
+    /// Classes that are gone need no types.
+    pub(crate) fn forget_types_of_others(&self, classes: &BTreeMap<String, BizflyCloudNodeClass>) {
+        let mut types = self.types.lock();
+        let before = types.len();
+        types.retain(|(class, _), _| classes.contains_key(class));
+        let is_less = types.len() < before;
+        drop(types);
+        if is_less {
+            self.count_offers();
+        }
     }
 
     /// The plans that a claim's pool restricts itself to by old capacity types.

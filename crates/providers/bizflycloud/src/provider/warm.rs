@@ -8,7 +8,10 @@ use std::{
     time::Duration,
 };
 
-use karpenter_api::NodeClaim;
+use karpenter_api::{
+    NodeClaim, Requirements,
+    labels::{INSTANCE_TYPE, ZONE},
+};
 use karpenter_cloud::{ClaimMark, CloudError, clock::later, ownership::short_hash, selection};
 use rand::Rng;
 use serde_json::json;
@@ -17,16 +20,27 @@ use tokio_util::sync::CancellationToken;
 use super::{Shared, launch::Launch, launch_error, ready};
 use crate::{
     account::Account,
-    catalogue::Offer,
-    client::wire::Server,
+    catalogue::{ClassFacts, CloudCatalogue, Offer},
+    client::{ApiError, wire::Server},
+    instance, labels as own,
     metrics::DeletionReason,
     node_class::{BizflyCloudNodeClass, WarmPool},
     tags::{self, Ownership, WarmMark},
 };
 
 const PAUSE: Duration = Duration::from_secs(60);
+/// What a claim can use of a warm pool.
+struct Wanted {
+    asked: Requirements,
+    offers: Vec<Offer>,
+    facts: ClassFacts,
+    catalogue: Arc<CloudCatalogue>,
+}
+
 /// A root disk of a warm server that has no server after this time will not get one.
 const DISK_PATIENCE: Duration = Duration::from_secs(10 * 60);
+/// So much of a class's name is in the names of its servers, which are host names.
+const LONGEST_CLASS: usize = 32;
 
 /// Keeps every warm pool at its size.
 pub(super) async fn keep(shared: Arc<Shared>, stop: CancellationToken) {
@@ -43,7 +57,10 @@ pub(super) async fn keep(shared: Arc<Shared>, stop: CancellationToken) {
 }
 
 impl Shared {
-    /// A warm server that a claim can have instead of a new one. Whatever goes wrong, a new one is ordered.
+    /// A warm server that a claim can have instead of a new one. Where that fails, a new one is ordered.
+    ///
+    /// # Errors
+    /// When a server that was taken can neither be used nor removed: it stays the claim's, and the next attempt goes on with it.
     pub(super) async fn take_warm(
         &self,
         launch: &Launch<'_>,
@@ -53,64 +70,111 @@ impl Shared {
         let Some(pool) = &class.spec.warm_pool else {
             return Ok(None);
         };
-        let hash = self.warm_hash(class, pool);
-        let types = self.types_of(class, account, None).await?;
-        let offers: Vec<Offer> = selection::candidates(launch.claim(), &types, &self.rules)
-            .iter()
-            .filter_map(Offer::of)
-            .filter(|offer| offer.flavor == pool.flavor)
-            .collect();
-        let fits = |server: &&Server| {
-            let is_ready = server.status == if pool.state == "Stopped" { "SHUTOFF" } else { "ACTIVE" };
-            let is_offered = offers
-                .iter()
-                .any(|offer| offer.zone == server.zone() && offer.plan == server.billing_plan);
-            is_ready && is_offered && !server.is_terminating()
+        let Ok(name) = self.free_name(account, servers, launch.mark()) else {
+            // Told where a new one is ordered.
+            return Ok(None);
         };
-        for server in servers.iter().filter(fits) {
+        let hash = self.warm_hash(class, pool);
+        let wanted = self.wanted(launch, pool).await?;
+        let is_ready = |server: &&Server| {
+            let status = if pool.state == "Stopped" { "SHUTOFF" } else { "ACTIVE" };
+            server.status == status && !server.is_busy() && !server.is_terminating()
+        };
+        for server in servers.iter().filter(is_ready) {
             let Ownership::Warm(mark) = self.ownership(account, server) else {
                 continue;
             };
-            if mark.hash != hash || !self.ledger.take_warm(&server.id, launch.mark()) {
+            if mark.hash != hash || !wanted.has(server) || !self.ledger.take_warm(&server.id, launch.mark()) {
                 continue;
             }
-            match self.hand_over(launch, server).await {
-                Ok(server) => return Ok(Some(server)),
-                Err(error) => {
-                    tracing::warn!("server-id" = server.id, %error, "a warm server could not be used; another is ordered");
-                    self.ledger.forget_warm(&server.id);
-                    self.ledger.save_or_warn().await;
-                }
+            // Before anything is done to the server: after a crash it is known to be the claim's.
+            if let Err(error) = self.ledger.save().await {
+                tracing::warn!("server-id" = server.id, %error, "a warm server is not used, because that can't be noted");
+                self.ledger.forget_warm(&server.id);
+                return Ok(None);
+            }
+            if let Some(server) = self.hand_over(launch, server, name.clone()).await? {
+                return Ok(Some(server));
             }
         }
         Ok(None)
     }
 
-    /// Starts and renames a warm server. The ledger is written first: after a crash the server is known to be the claim's.
-    async fn hand_over(&self, launch: &Launch<'_>, server: &Server) -> Result<Server, CloudError> {
+    /// Goes on with a warm server that the ledger says is the claim's; any other server is as it should be.
+    pub(super) async fn complete_hand_over(
+        &self,
+        launch: &Launch<'_>,
+        server: Server,
+        servers: &[Server],
+    ) -> Result<Option<Server>, CloudError> {
         let account = launch.account();
-        self.ledger.save().await?;
-        if server.status == "SHUTOFF" {
-            account
-                .api
-                .act_on_server(&server.id, "start")
-                .await
-                .map_err(CloudError::from)?;
+        if tags::warm_mark(&server, &self.settings.cluster_name, &account.tag_prefixes).is_none() {
+            return Ok(Some(server));
         }
-        let name = &launch.mark().name;
-        if let Err(error) = account.api.rename_server(&server.id, name).await {
-            // It runs under a name that the cloud controller manager would not find.
-            self.remove(account, server, DeletionReason::WarmPool).await?;
-            return Err(error.into());
-        }
+        let is_renamed = super::launch::names(launch.mark()).any(|name| name == server.name);
+        let name = if is_renamed {
+            server.name.clone()
+        } else {
+            self.free_name(account, servers, launch.mark())?
+        };
+        self.hand_over(launch, &server, name).await
+    }
+
+    /// Renames and starts a warm server of the ledger's; what was done already is not done again. `None` if that failed and
+    /// the server is removed: it may run under a name that the cloud controller manager does not find.
+    async fn hand_over(
+        &self,
+        launch: &Launch<'_>,
+        server: &Server,
+        name: String,
+    ) -> Result<Option<Server>, CloudError> {
+        let account = launch.account();
+        let handed = self.rename_and_start(account, server, &name).await;
         account.changed();
-        let renamed = account.api.server(&server.id).await.map_err(CloudError::from)?;
+        if let Err(error) = handed {
+            tracing::warn!("server-id" = server.id, %error, "a warm server could not be used and is removed");
+            self.remove(account, server, DeletionReason::WarmPool).await?;
+            self.ledger.forget_warm(&server.id);
+            self.ledger.save_or_warn().await;
+            return Ok(None);
+        }
         tracing::info!(
-            NodeClaim = name,
+            NodeClaim = launch.mark().name,
             "server-id" = server.id,
             "a warm server is given to the claim"
         );
-        Ok(renamed)
+        // Not read again: whatever a read said, the server is the claim's.
+        Ok(Some(Server { name, ..server.clone() }))
+    }
+
+    /// Renamed first, so that it boots under the name of its Node.
+    async fn rename_and_start(&self, account: &Account, server: &Server, name: &str) -> Result<(), ApiError> {
+        if server.name != name {
+            account.api.rename_server(&server.id, name).await?;
+        }
+        // One that is busy is being started already.
+        if server.status == "SHUTOFF" && !server.is_busy() {
+            account.api.act_on_server(&server.id, "start").await?;
+        }
+        Ok(())
+    }
+
+    /// What a warm server must be to be of use to a claim.
+    async fn wanted(&self, launch: &Launch<'_>, pool: &WarmPool) -> Result<Wanted, CloudError> {
+        let (account, class) = (launch.account(), launch.class());
+        let plans = self.plans_of_claim(launch.claim()).await?;
+        let types = self.types_of(class, account, plans).await?;
+        let offers = selection::candidates(launch.claim(), &types, &self.rules)
+            .iter()
+            .filter_map(Offer::of)
+            .filter(|offer| offer.flavor == pool.flavor)
+            .collect();
+        Ok(Wanted {
+            asked: Requirements::from_wire(&self.rules, &launch.claim().spec.requirements),
+            offers,
+            facts: self.facts(class, account),
+            catalogue: account.catalogue().await.map_err(CloudError::from)?,
+        })
     }
 
     /// Forgets whose a warm server was once it is gone.
@@ -124,8 +188,12 @@ impl Shared {
     }
 
     /// Orders what warm pools lack, stops what should wait stopped, and removes what they have too much of.
+    ///
+    /// # Errors
+    /// The first of what went wrong, after everything was tried: one server that is locked holds no other pool back.
     pub(super) async fn keep_warm(&self) -> Result<(), CloudError> {
         let classes = self.classes().await?;
+        let mut outcome = Ok(());
         let mut known = BTreeSet::new();
         for account in self.accounts.all().await? {
             let servers = account.servers().await.map_err(CloudError::from)?;
@@ -137,7 +205,7 @@ impl Shared {
                     continue;
                 };
                 if !self.is_wanted(&classes, &mark) || server.has_failed() {
-                    self.remove(&account, server, DeletionReason::WarmPool).await?;
+                    outcome = outcome.and(self.remove(&account, server, DeletionReason::WarmPool).await);
                 }
             }
             for class in classes.values() {
@@ -145,14 +213,14 @@ impl Shared {
                     && class.spec.provider_config() == account.name
                     && ready(class).is_ok()
                 {
-                    self.fill(&account, class, &servers).await?;
+                    outcome = outcome.and(self.fill(&account, class, &servers).await);
                 }
             }
         }
-        if self.ledger.warm_servers().is_empty() {
-            return Ok(());
+        if !self.ledger.warm_servers().is_empty() {
+            outcome = outcome.and(self.forget_gone(&known).await);
         }
-        self.forget_gone(&known).await
+        outcome
     }
 
     fn is_wanted(&self, classes: &BTreeMap<String, BizflyCloudNodeClass>, mark: &WarmMark) -> bool {
@@ -182,16 +250,14 @@ impl Shared {
             .filter(|server| self.ownership(account, server) == Ownership::Warm(mark.clone()))
             .collect();
         let size = usize::try_from(pool.size).unwrap_or_default();
+        let mut outcome = Ok(());
         for server in waiting.iter().skip(size) {
-            self.remove(account, server, DeletionReason::WarmPool).await?;
+            outcome = outcome.and(self.remove(account, server, DeletionReason::WarmPool).await);
         }
         for server in waiting.iter().take(size) {
-            if pool.state == "Stopped" && server.status == "ACTIVE" {
-                account
-                    .api
-                    .act_on_server(&server.id, "stop")
-                    .await
-                    .map_err(CloudError::from)?;
+            if pool.state == "Stopped" && server.status == "ACTIVE" && !server.is_busy() {
+                let stopped = account.api.act_on_server(&server.id, "stop").await;
+                outcome = outcome.and(stopped.map_err(CloudError::from));
                 account.changed();
             }
         }
@@ -199,31 +265,40 @@ impl Shared {
         for _ in (waiting.len() + coming)..size {
             self.order_warm(account, class, pool, &mark, servers).await?;
         }
-        Ok(())
+        outcome
     }
 
     /// How many warm servers are being made: their root disks are there before they are. Disks that got no server go.
     async fn coming(&self, account: &Account, mark: &WarmMark, servers: &[Server]) -> Result<usize, CloudError> {
         let volumes = account.volumes().await.map_err(CloudError::from)?;
         let now = self.clock.now();
+        let prefix = self.prefix_of(mark);
         let mut coming = 0;
         for volume in volumes.iter().filter(|volume| !volume.is_attached()) {
-            let Some(name) = volume.name.strip_suffix("_rootdisk") else {
+            let Some((name, kind)) = volume.name.rsplit_once('_') else {
                 continue;
             };
-            let is_pools = name.starts_with(&prefix_of(mark));
-            if !is_pools || servers.iter().any(|server| server.name == name) {
+            let is_pools = name.starts_with(&prefix) && matches!(kind, "rootdisk" | "datadisk");
+            if !is_pools || servers.iter().any(|server| server.ordered_name() == name) {
                 continue;
             }
             let is_late = volume.created_at().is_some_and(|at| now >= later(at, DISK_PATIENCE));
             if is_late && !volume.is_building() {
                 self.metrics.orphan("volume");
                 self.remove_volume(account, &volume.id).await?;
-            } else {
+            } else if kind == "rootdisk" {
                 coming += 1;
             }
         }
         Ok(coming)
+    }
+
+    /// What names of a class's warm servers begin with. The hash tells clusters of one project apart, and classes whose names
+    /// begin alike: disks are known by their names alone.
+    fn prefix_of(&self, mark: &WarmMark) -> String {
+        let whose = short_hash(&format!("{}/{}", self.settings.cluster_name, mark.node_class));
+        let class: String = mark.node_class.chars().take(LONGEST_CLASS).collect();
+        format!("warm-{}-{}-", class.replace('.', "-"), whose)
     }
 
     async fn order_warm(
@@ -234,7 +309,7 @@ impl Shared {
         mark: &WarmMark,
         servers: &[Server],
     ) -> Result<(), CloudError> {
-        let name = format!("{}{:08x}", prefix_of(mark), rand::rng().random::<u32>());
+        let name = format!("{}{:08x}", self.prefix_of(mark), rand::rng().random::<u32>());
         let claim = stand_in(&name, &mark.node_class, &pool.flavor);
         let launch = Launch::new(
             &claim,
@@ -252,7 +327,7 @@ impl Shared {
             return Ok(());
         };
         let mut item = self.item(&launch, &name, &candidate, &offer, &catalogue).await?;
-        item.metadata = tags::for_warm_pool(item.metadata, &account.tagging.tag_prefix, mark);
+        item.metadata = tags::for_warm_pool(item.metadata, &account.tagging.tag_prefix, mark, &name);
         account.order(item).await.map_err(launch_error)?;
         tracing::info!(NodeClass = mark.node_class, server = name, "a warm server is ordered");
         Ok(())
@@ -275,9 +350,26 @@ impl Shared {
     }
 }
 
-/// What names of a class's warm servers begin with.
-fn prefix_of(mark: &WarmMark) -> String {
-    format!("warm-{}-", mark.node_class)
+impl Wanted {
+    fn has(&self, server: &Server) -> bool {
+        let made = instance::instance(
+            server,
+            None,
+            Some(&self.facts),
+            &self.catalogue,
+            &self.facts.region_label,
+        );
+        let label = |key: &str| made.labels.get(key).map_or("", String::as_str);
+        let is_offered = self.offers.iter().any(|offer| {
+            let own = [&offer.flavor, &offer.zone, &offer.plan, &offer.disk_type];
+            own == [INSTANCE_TYPE, ZONE, own::BILLING_PLAN, own::DISK_TYPE].map(label)
+        });
+        let allows = |key: &str, value: &str| self.asked.get(key).is_none_or(|asked| asked.has(value));
+        let image = made.image_id.as_deref().unwrap_or_default();
+        let is_its_image = allows(own::IMAGE_ID, label(own::IMAGE_ID)) || allows(own::IMAGE_ID, image);
+        let fixed = [own::OS_TYPE, own::KUBERNETES_VERSION, own::NETWORK_PLAN];
+        is_offered && is_its_image && fixed.into_iter().all(|key| allows(key, label(key)))
+    }
 }
 
 /// What a warm server is ordered for: a claim that asks for its flavor and nothing else.

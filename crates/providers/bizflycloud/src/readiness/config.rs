@@ -149,6 +149,11 @@ async fn reachability(shared: &Shared, name: &str, config: &mut ProviderConfig) 
         let message = format!("the previous prices stay in use: {problem}");
         shared.events.warn(config, "InvalidPrices", &message).await;
     }
+    account.refresh_prices().await;
+    if let Some(problem) = account.billing_problem() {
+        let message = format!("prices that were read before, or estimates, are in use: {problem}");
+        shared.events.warn(config, "BillingAPIUnavailable", &message).await;
+    }
 }
 
 /// Conditions that are false are events too.

@@ -121,6 +121,21 @@ pub(super) fn vpcs() -> Value {
     ])
 }
 
+/// The billing API wraps its list, and tells monthly prices of parts and hourly ones of some machines.
+pub(super) fn billing_plans() -> Value {
+    let monthly = |name: &str, product: &str, price: u64| {
+        json!({
+            "_id": name, "name": name, "product": {"name": product}, "unit_prices": [{"price": price, "time_unit": "month"}],
+        })
+    };
+    json!({"_items": [
+        monthly("basic cpu", "CPU", 72_000), monthly("basic ram", "RAM", 36_000),
+        monthly("premium cpu", "CPU", 7_200), monthly("premium ram", "RAM", 3_600),
+        monthly("root disk ssd", "SSD", 720), monthly("firewall", "Firewall", 1_000),
+        {"name": "nix.8c_16g on_demand", "product": {"name": "Machine"}, "unit_prices": [{"price": 5, "unit": "hour"}]},
+    ], "_meta": {"total": 7}})
+}
+
 pub(super) fn firewalls(more: &[String]) -> Value {
     let all = std::iter::once(FIREWALL).chain(more.iter().map(String::as_str));
     let listed = all.map(|id| json!({"id": id, "name": "web", "inbound": [], "outbound": []}));

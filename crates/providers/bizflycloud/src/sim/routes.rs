@@ -26,6 +26,9 @@ struct Cloud {
     hangs: Arc<Hangs>,
 }
 
+/// Where the billing API lists its plans, for anybody.
+const BILLING: &str = "/api/v4/plans";
+
 /// An answer: its status and JSON.
 type Answer = (u16, Value);
 
@@ -172,6 +175,9 @@ fn operation(method: &Method, path: &str) -> Operation {
     if path == "/api/auth/service" {
         return Operation::Catalogue;
     }
+    if path == BILLING {
+        return Operation::Billing;
+    }
     if *method == Method::POST && path.ends_with("/servers") {
         return Operation::CreateServers;
     }
@@ -207,6 +213,7 @@ impl World {
         match path {
             "/api/token" => return self.token(body, now),
             "/api/auth/service" => return (200, data::services(&self.base, &self.hidden_services)),
+            BILLING => return (200, data::billing_plans()),
             _ => {}
         }
         if let Some(answer) = self.refuse_stranger(headers, now) {
@@ -226,7 +233,13 @@ impl World {
 
     fn token(&mut self, body: &Value, now: Timestamp) -> Answer {
         let text = |key: &str| body[key].as_str().unwrap_or_default();
-        let either = |one: &str, other: &str| if text(one).is_empty() { text(other) } else { text(one) };
+        let strict = self.strict_credentials();
+        let either = |one: &str, other: &str| match strict {
+            Some(prefix) if other.starts_with(prefix) => text(other),
+            Some(_) => text(one),
+            None if text(one).is_empty() => text(other),
+            None => text(one),
+        };
         let is_known = match text("auth_method") {
             "password" => text("username") == EMAIL && text("password") == self.password,
             "application_credential" => {

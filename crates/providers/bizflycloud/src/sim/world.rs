@@ -472,7 +472,12 @@ impl World {
 
     pub(super) fn volume_list(&self, now: Timestamp) -> Vec<Value> {
         let gone_after = self.options.deletion_delay;
-        let disks = self.servers.values().flat_map(|machine| {
+        let are_late = self.has(&Fault::DisksShowLate);
+        let shown = self
+            .servers
+            .values()
+            .filter(|machine| !are_late || now >= machine.visible_at);
+        let disks = shown.flat_map(|machine| {
             let there = machine
                 .disks()
                 .into_iter()
@@ -567,6 +572,14 @@ impl World {
             leaks.extend(left.map(|id| Leak::Disk { id, name: name.clone() }));
         }
         leaks
+    }
+
+    /// The prefix of the only credential fields that are read, if there is one.
+    pub(super) fn strict_credentials(&self) -> Option<&'static str> {
+        self.faults.iter().find_map(|(fault, _)| match fault {
+            Fault::StrictCredentials(prefix) => Some(*prefix),
+            _ => None,
+        })
     }
 
     /// Whether an injected fault answers this operation. Faults that strike later come closer with every request.

@@ -12,7 +12,7 @@ use serde_json::json;
 use crate::environment::{Setting, World, claim};
 
 /// The points at which the controller is killed: after every exchange, and before those that change something.
-struct Points(VecDeque<(usize, HangAt)>);
+pub(crate) struct Points(VecDeque<(usize, HangAt)>);
 
 async fn world() -> World {
     World::with(Setting {
@@ -30,16 +30,16 @@ async fn world() -> World {
 }
 
 impl Points {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self([(0, HangAt::AfterEffect)].into())
     }
 
-    fn next(&mut self) -> Option<(usize, HangAt)> {
+    pub(crate) fn next(&mut self) -> Option<(usize, HangAt)> {
         self.0.pop_front()
     }
 
     /// Kills the controller when the request after some others hangs; `false` if the work was done before that.
-    async fn kill(&mut self, world: &World, point: (usize, HangAt), work: impl Future<Output = ()>) -> bool {
+    pub(crate) async fn kill(&mut self, world: &World, point: (usize, HangAt), work: impl Future<Output = ()>) -> bool {
         let (after, when) = point;
         world.cloud.inject(Fault::Hang { after, when }, Often::Times(1));
         let killed = tokio::select! {

@@ -5,10 +5,10 @@ use std::time::Duration;
 use karpenter_api::NodeClaim;
 use karpenter_cloud::{ClaimMark, CloudError, Deletion, clock::later};
 
-use super::{OrderAnswer, is_disk_of, names, wait::LOST_ANSWER};
+use super::{LOST_ANSWER, Order, OrderAnswer, is_disk_of, names};
 use crate::{
     account::Account,
-    client::wire::Server,
+    client::wire::{Server, TaskState},
     metrics::DeletionReason,
     provider::{Shared, mark_of},
 };
@@ -27,7 +27,6 @@ impl Shared {
             // The class is gone: the launch may be in any account.
             Err(_) => self.accounts.all().await?,
         };
-        let order = self.orders.lock().get(&mark.uid).cloned();
         let mut deletion = Deletion::Gone;
         for account in accounts {
             account.changed();
@@ -36,6 +35,7 @@ impl Shared {
             let ours = self.all_of(&account, &servers, &mark);
             if !ours.is_empty() {
                 deletion = Deletion::InProgress;
+                self.fulfilled(&mark);
                 for server in ours {
                     if !server.is_terminating() {
                         self.remove(&account, &server, DeletionReason::FailedLaunch).await?;
@@ -46,21 +46,69 @@ impl Shared {
             if self.disks_left(&account, &servers, &mark).await? {
                 deletion = Deletion::InProgress;
             }
-        }
-        let now = self.clock.now();
-        if deletion == Deletion::Gone
-            && let Some(order) = order
-            && order.answer == OrderAnswer::Lost
-            && now < later(order.placed_at, LOST_ANSWER)
-        {
-            // The order may still take effect.
-            return Ok(Deletion::InProgress);
+            if deletion == Deletion::Gone && self.may_come(&account, claim, &mark).await? {
+                deletion = Deletion::InProgress;
+            }
         }
         if deletion == Deletion::Gone {
             self.orders.lock().remove(&mark.uid);
             self.launching.forget(&mark.uid);
         }
         Ok(deletion)
+    }
+
+    /// The server of an order was seen: nothing else will come of it.
+    fn fulfilled(&self, mark: &ClaimMark) {
+        let mut orders = self.orders.lock();
+        let order = orders.entry(mark.uid.clone()).or_insert_with(|| Order {
+            name: mark.name.clone(),
+            task: None,
+            offer: None,
+            placed_at: self.clock.now(),
+            answer: OrderAnswer::Fulfilled,
+        });
+        order.answer = OrderAnswer::Fulfilled;
+    }
+
+    /// Whether an order may still make a server of which neither list shows anything: its task tells, or else the time that
+    /// passed.
+    async fn may_come(&self, account: &Account, claim: &NodeClaim, mark: &ClaimMark) -> Result<bool, CloudError> {
+        let known = self.orders.lock().get(&mark.uid).cloned();
+        let is_known = known.is_some();
+        let Some(order) = known.or_else(|| self.noted(claim, mark)) else {
+            return Ok(false);
+        };
+        if order.answer == OrderAnswer::Fulfilled {
+            return Ok(false);
+        }
+        if let Some(task) = &order.task {
+            match account.api.task(task).await {
+                Ok(TaskState::Running) => return Ok(true),
+                Ok(TaskState::Failed(_)) => return Ok(false),
+                Ok(TaskState::Done(made)) => return self.remove_unlisted(account, &made, mark).await,
+                // Forgotten, or not known everywhere yet.
+                Err(error) if error.is_not_found() => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        // What an earlier process noted is older than its task's memory.
+        Ok(is_known && self.clock.now() < later(order.placed_at, LOST_ANSWER))
+    }
+
+    /// Removes the server that a task made and that no list shows; whether it is still there.
+    async fn remove_unlisted(&self, account: &Account, made: &Server, mark: &ClaimMark) -> Result<bool, CloudError> {
+        let server = match account.api.server(&made.id).await {
+            Ok(server) => server,
+            Err(error) if error.is_not_found() => return Ok(false),
+            Err(error) => return Err(error.into()),
+        };
+        if !self.is_for(account, &server, mark) {
+            return Ok(false);
+        }
+        if !server.is_terminating() {
+            self.remove(account, &server, DeletionReason::FailedLaunch).await?;
+        }
+        Ok(true)
     }
 
     /// Deletes disks of a claim that will get no server; whether any is left.

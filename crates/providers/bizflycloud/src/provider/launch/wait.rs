@@ -30,7 +30,7 @@ enum Wait {
 
 const POLL: Duration = Duration::from_secs(3);
 /// How long an order whose answer was lost may take to show.
-pub(super) const LOST_ANSWER: Duration = Duration::from_secs(150);
+pub(in crate::provider) const LOST_ANSWER: Duration = Duration::from_secs(150);
 /// With more orders than this under way, one list serves them better than a call for each task.
 const FEW_ORDERS: usize = 5;
 /// A root disk older than this without a server is not a launch under way.
