@@ -116,12 +116,13 @@ pub fn requirement<'a>(rules: &LabelRules, path: &str, text: impl Into<Requireme
 /// Values that no node can have and that scheduling therefore ignores; worth telling, not worth refusing.
 pub fn ignored_values<'a>(rules: &LabelRules, text: impl Into<RequirementText<'a>>) -> Vec<&'a str> {
     let text = text.into();
-    match rules.known_values(rules.canonical_key(text.key)) {
+    let key = rules.canonical_key(text.key);
+    match rules.known_values(key) {
         Some(known) if text.operator == Operator::In.as_str() => text
             .values
             .iter()
             .map(String::as_str)
-            .filter(|value| !known.contains(*value))
+            .filter(|value| !known.contains(rules.canonical_value(key, value)))
             .collect(),
         Some(_) | None => Vec::new(),
     }
@@ -129,7 +130,9 @@ pub fn ignored_values<'a>(rules: &LabelRules, text: impl Into<RequirementText<'a
 
 fn too_few_known(rules: &LabelRules, key: &str, values: &[String], min_values: Option<u32>) -> Option<String> {
     let known = rules.known_values(key).filter(|_| rules.is_well_known(key))?;
-    let usable = values.iter().filter(|value| known.contains(*value)).count();
+    // A provider's other spelling of a value is that value.
+    let is_known = |value: &&String| known.contains(rules.canonical_value(key, value));
+    let usable = values.iter().filter(is_known).count();
     let listed = known.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
     if usable == 0 {
         return Some(format!("none of the values is possible for {key}; use {listed}"));
