@@ -37,7 +37,7 @@ use crate::{
     problem::Problem,
     provider_config::{
         CloudConfig, DEFAULT_ENDPOINT, DEFAULT_NAME, DriftDetection, ImageConfig, Pricing, ProviderConfig,
-        ProviderConfigSpec, SecretReference, Tagging,
+        ProviderConfigSpec, Quota, SecretReference, Tagging,
     },
     region::RegionChoice,
     settings::Settings,
@@ -75,6 +75,7 @@ pub(crate) struct Account {
     /// `None` where the environment stands in for a ProviderConfig.
     pub(crate) image_config: Option<ImageConfig>,
     pub(crate) drift: DriftDetection,
+    pub(crate) quota: Quota,
     /// What the user wrote of them.
     told: Prices,
     /// What they are now.
@@ -333,6 +334,7 @@ impl Accounts {
                 image_config: ImageConfig::default(),
                 drift_detection: DriftDetection::default(),
                 pricing: None,
+                quota: None,
             },
             values: environment.values.clone(),
             prices: None,
@@ -415,6 +417,7 @@ impl Accounts {
             tag_prefixes,
             image_config: source.has_config.then_some(spec.image_config),
             drift: spec.drift_detection,
+            quota: spec.quota.unwrap_or_default(),
             prices: Mutex::new(Arc::new(prices.with_listed(listed))),
             told: prices,
             billing,

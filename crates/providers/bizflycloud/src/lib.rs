@@ -28,6 +28,7 @@ pub mod problem;
 pub mod provider;
 pub mod provider_config;
 pub mod provisioner;
+mod quota;
 mod readiness;
 mod refusals;
 pub mod region;

@@ -62,6 +62,32 @@ pub struct ProviderConfigSpec {
     /// Where prices come from; built-in estimates if unset.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pricing: Option<Pricing>,
+    /// How much the project may use, servers of everybody counted; what would exceed it is not ordered. Unlimited if unset.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub quota: Option<Quota>,
+}
+
+/// How much a project may use.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+#[schemars(inline)]
+pub struct Quota {
+    /// vCPUs of all servers.
+    #[serde(rename = "vCPU", skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("minimum" = 0))]
+    pub vcpu: Option<u64>,
+    /// GiB of memory of all servers.
+    #[serde(rename = "ramGiB", skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("minimum" = 0))]
+    pub ram_gib: Option<u64>,
+    /// How many servers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("minimum" = 0))]
+    pub servers: Option<u64>,
+    /// GiB of all disks.
+    #[serde(rename = "volumesGiB", skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("minimum" = 0))]
+    pub volumes_gib: Option<u64>,
 }
 
 /// A Secret.

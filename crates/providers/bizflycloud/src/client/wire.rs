@@ -397,6 +397,9 @@ pub struct Volume {
     pub created_at: String,
     #[serde(default, deserialize_with = "loose_bool")]
     pub bootable: bool,
+    /// In GB.
+    #[serde(default, deserialize_with = "loose_number")]
+    pub size: u64,
 }
 
 /// The tag of servers that are renamed later: the name that they were ordered with.

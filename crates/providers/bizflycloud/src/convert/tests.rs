@@ -243,6 +243,23 @@ fn kubelet_settings_move_to_the_class_except_the_runtime() {
 }
 
 #[test]
+fn all_twelve_settings_of_the_kubelet_land_in_the_class_as_they_are() {
+    let settings = json!({
+        "clusterDNS": ["10.0.0.10"], "maxPods": 50, "podsPerCore": 10,
+        "systemReserved": {"cpu": "100m", "memory": "100Mi"}, "kubeReserved": {"cpu": "50m", "ephemeral-storage": "1Gi"},
+        "evictionHard": {"memory.available": "5%"}, "evictionSoft": {"nodefs.available": "10%"},
+        "evictionSoftGracePeriod": {"nodefs.available": "1m"}, "evictionMaxPodGracePeriod": 60,
+        "imageGCHighThresholdPercent": 85, "imageGCLowThresholdPercent": 80, "cpuCFSQuota": true,
+    });
+    assert_eq!(settings.as_object().expect("fields").len(), 12);
+    let mut old = settings.clone();
+    old["containerRuntime"] = json!("containerd");
+    let conversion = converted(json!({ "kubeletConfiguration": old }));
+    assert_eq!(conversion.node_class.expect("a class")["spec"]["kubelet"], settings);
+    assert!(conversion.notes.iter().any(|note| note.contains("containerRuntime")));
+}
+
+#[test]
 fn mistakes_are_named_with_their_place() {
     let none = convert(&provisioner(json!({})), None, None).expect_err("no reference");
     assert_eq!(none[0].path, "spec.providerRef");

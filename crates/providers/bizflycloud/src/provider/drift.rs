@@ -52,6 +52,7 @@ impl Shared {
             .ok_or_else(|| CloudError::not_found(provider_id))?;
         let catalogue = account.catalogue().await.map_err(CloudError::from)?;
         let facts = self.facts(&class, &account);
+        self.restamp(claim, &facts).await;
         let found = match reason(claim, server, &facts, &catalogue) {
             Some(found) => Some(found),
             None => self.network_reason(&class, &account, server).await?,
@@ -84,6 +85,18 @@ impl Shared {
         };
         self.drift.lock().insert(uid, memory);
         Ok(self.remedied(found, account.drift.auto_remediate))
+    }
+
+    /// A hash of another version can't be compared: the claim gets the current one, and is compared by it from then on.
+    async fn restamp(&self, claim: &NodeClaim, facts: &ClassFacts) {
+        let notes = claim.metadata.annotations.as_ref();
+        let stamped = notes.and_then(|notes| notes.get(annotations::CLASS_HASH_VERSION));
+        if stamped.is_none_or(|version| version == HASH_VERSION) {
+            return;
+        }
+        self.note(claim, annotations::CLASS_HASH, &facts.spec.static_hash())
+            .await;
+        self.note(claim, annotations::CLASS_HASH_VERSION, HASH_VERSION).await;
     }
 
     /// Whether the server's network interfaces are still on the class's networks and behind its firewalls.

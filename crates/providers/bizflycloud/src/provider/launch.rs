@@ -31,6 +31,7 @@ use crate::{
     labels::{self as own, annotations},
     metrics::DeletionReason,
     node_class::BizflyCloudNodeClass,
+    quota::{Used, Wanted},
     settings::ProvisionerCompatibility,
     tags::{self, Ownership},
 };
@@ -81,6 +82,7 @@ impl<'a> Launch<'a> {
 /// An order that was placed, and what is known of its server to be.
 #[derive(Clone, Debug)]
 pub(super) struct Order {
+    account: String,
     name: String,
     /// `None` when the answer to the order was lost, or the task was forgotten by the API.
     task: Option<String>,
@@ -91,6 +93,8 @@ pub(super) struct Order {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum OrderAnswer {
+    /// Not sent yet.
+    Planned,
     Accepted,
     /// The order may or may not have been taken.
     Lost,
@@ -102,6 +106,14 @@ impl Order {
     pub(super) fn placed_at(&self) -> Timestamp {
         self.placed_at
     }
+}
+
+/// What to order.
+pub(super) enum Choice {
+    Of(Candidate, Offer, Arc<CloudCatalogue>),
+    Nothing,
+    /// Something would satisfy the claim, but for the quota that the user set.
+    OverQuota(String),
 }
 
 /// One lock per claim UID, so that concurrent launches of a claim are one.
@@ -173,7 +185,8 @@ impl Shared {
         }
         ready(&launch.class)?;
         let known = self.orders.lock().get(&mark.uid).cloned();
-        let under_way = match known.or_else(|| self.noted(claim, mark)) {
+        let known = known.filter(|order| order.answer != OrderAnswer::Planned);
+        let under_way = match known.or_else(|| self.noted(account, claim, mark)) {
             Some(order) => Some(order),
             None => self.evidence(account, &servers, mark).await.map_err(launch_error)?,
         };
@@ -203,20 +216,35 @@ impl Shared {
         let mut refused: Vec<String> = Vec::new();
         for _ in 0..MOST_CANDIDATES {
             let (candidate, offer, catalogue) = match self.choose(launch, servers).await? {
-                Some(chosen) => chosen,
-                None => break,
+                Choice::Of(candidate, offer, catalogue) => (candidate, offer, catalogue),
+                Choice::Nothing => break,
+                Choice::OverQuota(why) => {
+                    self.events.warn(*claim, "QuotaExceeded", &why).await;
+                    refused.push(format!("QuotaExceeded: {why}"));
+                    break;
+                }
             };
-            let item = self.item(launch, &name, &candidate, &offer, &catalogue).await?;
-            let slot = account.slots.acquire().await.expect("the slots are never closed");
-            let placed_at = self.clock.now();
-            // Remembered before it is sent: a dropped launch that comes back knows that an order may be out.
+            // What is planned counts against the quota of those who plan meanwhile.
             let mut order = Order {
+                account: account.name.clone(),
                 name: name.clone(),
                 task: None,
                 offer: Some(offer.clone()),
-                placed_at,
-                answer: OrderAnswer::Lost,
+                placed_at: self.clock.now(),
+                answer: OrderAnswer::Planned,
             };
+            self.orders.lock().insert(mark.uid.clone(), order.clone());
+            let item = match self.item(launch, &name, &candidate, &offer, &catalogue).await {
+                Ok(item) => item,
+                Err(error) => {
+                    self.orders.lock().remove(&mark.uid);
+                    return Err(error);
+                }
+            };
+            let slot = account.slots.acquire().await.expect("the slots are never closed");
+            // Remembered before it is sent: a dropped launch that comes back knows that an order may be out.
+            order.placed_at = self.clock.now();
+            order.answer = OrderAnswer::Lost;
             self.orders.lock().insert(mark.uid.clone(), order.clone());
             let answer = account.order(item).await;
             drop(slot);
@@ -318,18 +346,22 @@ impl Shared {
     }
 
     /// The best offer now: the cheapest; of equals in the emptiest zone, then in the preferred one, then on SSD.
-    pub(super) async fn choose(
-        &self,
-        launch: &Launch<'_>,
-        servers: &[Server],
-    ) -> Result<Option<(Candidate, Offer, Arc<CloudCatalogue>)>, CloudError> {
+    pub(super) async fn choose(&self, launch: &Launch<'_>, servers: &[Server]) -> Result<Choice, CloudError> {
         let Launch {
-            account, claim, class, ..
+            account,
+            claim,
+            class,
+            facts,
+            mark,
         } = launch;
         let plans = self.plans_of_claim(claim).await?;
         let types = self.types_of(class, account, plans).await?;
         let catalogue = account.catalogue().await.map_err(launch_error)?;
         let candidates = selection::candidates(claim, &types, &self.rules);
+        let volumes = match account.quota.volumes_gib {
+            Some(_) => account.volumes().await.map_err(launch_error)?,
+            None => Arc::default(),
+        };
         let zones = class.status.clone().unwrap_or_default().zones;
         let pool = claim.node_pool().unwrap_or_default();
         let population = |zone: &str| {
@@ -340,9 +372,25 @@ impl Shared {
                 .filter(|server| tags::node_pool(server, &account.tag_prefixes) == Some(pool))
                 .count()
         };
+        let used = self.used(account, servers, &volumes, &catalogue, mark);
+        let mut over_quota = None;
         let offers = candidates
             .into_iter()
-            .filter_map(|candidate| Offer::of(&candidate).map(|offer| (candidate, offer)));
+            .filter_map(|candidate| Offer::of(&candidate).map(|offer| (candidate, offer)))
+            .filter(|(_, offer)| {
+                let Some(flavor) = catalogue.flavor(&offer.flavor) else {
+                    return true;
+                };
+                let wanted = Wanted {
+                    flavor,
+                    disks_gib: facts.disk_gib(),
+                };
+                let refused = account.quota.refuses(&used, &wanted);
+                if let Some(why) = &refused {
+                    over_quota.get_or_insert_with(|| (flavor.clone(), offer.plan.clone(), why.clone()));
+                }
+                refused.is_none()
+            });
         let best = offers.min_by(|(a, x), (b, y)| {
             let order = |offer: &Offer| {
                 (
@@ -357,7 +405,36 @@ impl Shared {
                 .total_cmp(&b.offering.price)
                 .then_with(|| order(x).cmp(&order(y)))
         });
-        Ok(best.map(|(candidate, offer)| (candidate, offer, catalogue)))
+        Ok(match (best, over_quota) {
+            (Some((candidate, offer)), _) => Choice::Of(candidate, offer, catalogue),
+            (None, None) => Choice::Nothing,
+            (None, Some((flavor, plan, why))) => {
+                // As if the cloud had said so: pods are not planned for it meanwhile.
+                self.refusals.over_quota(&account.name, &flavor, &plan, &why);
+                Choice::OverQuota(why)
+            }
+        })
+    }
+
+    /// What the project uses, with what was ordered for other claims and does not show yet.
+    fn used(
+        &self,
+        account: &Account,
+        servers: &[Server],
+        volumes: &[Volume],
+        catalogue: &CloudCatalogue,
+        mark: &ClaimMark,
+    ) -> Used {
+        let used = Used::of(servers, volumes, catalogue);
+        let orders = self.orders.lock();
+        let coming = orders.iter().filter(|(uid, order)| {
+            let shows = servers
+                .iter()
+                .any(|server| server.name.eq_ignore_ascii_case(&order.name));
+            **uid != mark.uid && order.account == account.name && !shows && order.answer != OrderAnswer::Fulfilled
+        });
+        let flavors = coming.filter_map(|(_, order)| catalogue.flavor(&order.offer.as_ref()?.flavor));
+        flavors.fold(used, Used::and)
     }
 
     /// A name that no server has. A server of an earlier claim of that name is told apart by a number; one that is not ours
@@ -397,9 +474,10 @@ impl Shared {
     }
 
     /// The order that an earlier process noted on the claim.
-    fn noted(&self, claim: &NodeClaim, mark: &ClaimMark) -> Option<Order> {
+    fn noted(&self, account: &Account, claim: &NodeClaim, mark: &ClaimMark) -> Option<Order> {
         let task = note_on(claim, annotations::TASK_ID)?;
         Some(Order {
+            account: account.name.clone(),
             name: names(mark).next()?,
             task: Some(task.to_owned()),
             offer: None,

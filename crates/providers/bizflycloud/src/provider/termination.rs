@@ -185,13 +185,19 @@ impl Shared {
 
     /// The server is gone: so must be its disks, and BKE is told.
     async fn settle(&self, claim: &NodeClaim, id: &str) -> Result<Deletion, CloudError> {
-        let account = self.account_of(claim).await?;
-        if let Some(account) = &account {
+        let accounts = match self.account_of(claim).await? {
+            Some(account) => vec![account],
+            // The class is gone: what is left of the server may be in any.
+            None => self.accounts.all().await?,
+        };
+        for account in &accounts {
             for volume in recorded_disks(claim) {
                 self.remove_left_disk(claim, account, volume).await?;
             }
-            self.leave_cluster(claim, account).await;
             self.refusals.forget_quotas(&account.name);
+        }
+        if let Some(account) = accounts.first() {
+            self.leave_cluster(claim, account).await;
         }
         self.ledger.forget_warm(id);
         self.ledger.save_or_warn().await;

@@ -17,7 +17,11 @@ use rand::Rng;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
-use super::{Shared, launch::Launch, launch_error, ready};
+use super::{
+    Shared,
+    launch::{Choice, Launch},
+    launch_error, ready,
+};
 use crate::{
     account::Account,
     catalogue::{ClassFacts, CloudCatalogue, Offer},
@@ -318,7 +322,7 @@ impl Shared {
             account.clone(),
             self.facts(class, account),
         );
-        let Some((candidate, offer, catalogue)) = self.choose(&launch, servers).await? else {
+        let Choice::Of(candidate, offer, catalogue) = self.choose(&launch, servers).await? else {
             tracing::info!(
                 NodeClass = mark.node_class,
                 flavor = pool.flavor,

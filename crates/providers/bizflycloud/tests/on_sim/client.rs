@@ -121,7 +121,15 @@ async fn a_token_for_another_project_is_refused() {
         error.message.contains("project-1") && error.message.contains("project-2"),
         "{error}"
     );
-    assert_eq!(world.client(|_| {}).authenticate().await.expect("known"), sim::PROJECT);
+    let client = world.client(|_| {});
+    assert_eq!(client.authenticate().await.expect("known"), sim::PROJECT);
+    client.servers().await.expect("answered");
+    let asked = world.cloud.requests().pop().expect("asked");
+    assert_eq!(
+        asked.headers["x-project-id"],
+        sim::PROJECT,
+        "the one that the token is for"
+    );
 }
 
 #[tokio::test]
@@ -191,4 +199,71 @@ async fn what_the_cloud_asks_us_to_wait_is_waited() {
     let before = world.clock.now();
     client.servers().await.expect("answered in the end");
     assert!(world.clock.since(before).as_secs() >= 7);
+}
+
+#[tokio::test]
+async fn a_connection_that_drops_while_a_call_is_repeated_with_a_new_token_is_a_clean_error() {
+    let world = World::start().await;
+    let client = world.client(|connection| connection.attempts = 1);
+    client.servers().await.expect("answered");
+    world
+        .cloud
+        .inject(fails(Operation::Read, 401, "expired"), Often::Times(1));
+    world.cloud.inject(Fault::LoseAnswer(Operation::Read), Often::Times(1));
+    let before = world.count("GET", "/servers");
+    let error = client.servers().await.expect_err("cut off");
+    assert_eq!(error.class, ErrorClass::Transient, "{error}");
+    assert_eq!(world.count("GET", "/servers") - before, 2, "refused, and repeated once");
+    world
+        .cloud
+        .inject(fails(Operation::CreateServers, 401, "expired"), Often::Times(1));
+    world
+        .cloud
+        .inject(Fault::LoseAnswer(Operation::CreateServers), Often::Times(1));
+    let error = client.create_servers(&[]).await.expect_err("cut off");
+    assert_eq!(
+        error.class,
+        ErrorClass::Ambiguous,
+        "an order may have been taken: {error}"
+    );
+    client.servers().await.expect("the client goes on");
+}
+
+fn application_credential(secret: &str) -> AuthMethod {
+    AuthMethod::ApplicationCredential {
+        id: sim::CREDENTIAL_ID.to_owned(),
+        secret: secret.to_owned().into(),
+    }
+}
+
+#[tokio::test]
+async fn an_application_credential_works_whichever_spelling_the_api_reads() {
+    for spelling in ["credential", "application"] {
+        let world = World::start().await;
+        world.cloud.inject(Fault::StrictCredentials(spelling), Often::Always);
+        let with = |secret: &str| {
+            let secret = secret.to_owned();
+            world.client(move |connection| connection.identity.method = application_credential(&secret))
+        };
+        with(sim::CREDENTIAL_SECRET)
+            .servers()
+            .await
+            .unwrap_or_else(|error| panic!("{spelling}: {error}"));
+        with("wrong").servers().await.expect_err("the fields are read");
+    }
+}
+
+#[tokio::test]
+async fn a_wrong_credential_is_found_out_in_header_mode_too() {
+    let world = World::start().await;
+    let with = |secret: &str| {
+        let secret = secret.to_owned();
+        world.client(move |connection| {
+            connection.mode = AuthMode::Header;
+            connection.identity.method = application_credential(&secret);
+        })
+    };
+    with(sim::CREDENTIAL_SECRET).authenticate().await.expect("known");
+    let error = with("wrong").authenticate().await.expect_err("not known");
+    assert_eq!(error.class, ErrorClass::Auth, "{error}");
 }

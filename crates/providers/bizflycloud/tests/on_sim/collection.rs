@@ -283,3 +283,81 @@ async fn what_was_spent_is_what_the_listed_prices_say() {
         "spent {spent}, expected {expected}"
     );
 }
+
+#[tokio::test]
+async fn a_locked_orphan_does_not_keep_the_others() {
+    let world = World::start().await;
+    let claims: Vec<_> = (1..=3).map(|number| claim(number, json!([]))).collect();
+    for made in futures::future::join_all(claims.iter().map(|claim| world.provider.create(claim))).await {
+        made.expect("launched");
+    }
+    world.clock.sleep(Duration::from_secs(600)).await;
+    let mut collector = GarbageCollector::new(world.provider.caution());
+    let nobody = KnownClaims::default();
+    world
+        .provider
+        .collect_garbage(&mut collector, &nobody)
+        .await
+        .expect("seen once");
+    world.clock.sleep(Duration::from_secs(60)).await;
+    world.cloud.inject(Fault::Locked, Often::Times(1));
+    let error = world
+        .provider
+        .collect_garbage(&mut collector, &nobody)
+        .await
+        .expect_err("one is locked");
+    assert!(error.to_string().contains("is locked or busy"), "{error}");
+    assert_eq!(world.live().len(), 1, "the others go");
+    assert_eq!(
+        world.metric("orphans_total", &["server"]),
+        2.0,
+        "what is still there was not collected"
+    );
+    world.clock.sleep(Duration::from_secs(60)).await;
+    world
+        .provider
+        .collect_garbage(&mut collector, &nobody)
+        .await
+        .expect("unlocked");
+    assert_eq!(world.live().len(), 0);
+}
+
+#[tokio::test]
+async fn bke_is_told_that_a_node_left_although_its_class_is_gone() {
+    let world = World::start().await;
+    let claim = world.launch(1, json!([])).await;
+    let objects = world.sandbox.objects();
+    let patch = json!({"metadata": {"finalizers": null}});
+    objects
+        .patch::<karpenter_bizflycloud::BizflyCloudNodeClass>("", "default", &patch)
+        .expect("accepted");
+    objects
+        .delete::<karpenter_bizflycloud::BizflyCloudNodeClass>("", "default", &Default::default())
+        .expect("deleted");
+    world.terminate(&world.provider, &claim).await;
+    assert_eq!(world.count("POST", "/engine/cluster_leave/bke-cluster-1"), 1);
+    assert_eq!(world.events("ClusterLeaveFailed"), Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn a_token_that_cannot_be_read_any_more_is_told_instead_of_leaving_in_silence() {
+    let world = with_class(json!({"bootstrap": {"mode": "BKE", "bke": {
+        "tokenSecretRef": {"name": "join", "namespace": "default", "key": "token"}}}}))
+    .await;
+    world.apply(&json!({
+        "apiVersion": "v1", "kind": "Secret", "metadata": {"name": "join", "namespace": "default"},
+        "stringData": {"token": karpenter_bizflycloud::sim::BKE_TOKEN},
+    }));
+    world.provider.reconcile_classes().await;
+    let claim = world.launch(1, json!([])).await;
+    let objects = world.sandbox.objects();
+    objects
+        .delete::<k8s_openapi::api::core::v1::Secret>("default", "join", &Default::default())
+        .expect("deleted");
+    world.terminate(&world.provider, &claim).await;
+    let told = world.events("ClusterLeaveFailed");
+    assert!(
+        told.len() == 1 && told[0].contains("secret default/join does not exist"),
+        "{told:?}"
+    );
+}

@@ -343,3 +343,102 @@ async fn a_spot_server_that_is_taken_away_is_missing_and_its_offer_left_alone() 
         "the other zone still has it"
     );
 }
+
+#[tokio::test]
+async fn a_spot_server_that_vanished_holds_its_offer_back_and_is_counted_once() {
+    let world = World::with(Setting {
+        options: SimOptions {
+            sells_spot: true,
+            ..SimOptions::default()
+        },
+        class: Some(json!({"spot": {"enabled": true}})),
+        ..Setting::default()
+    })
+    .await;
+    let wanted = json!([
+        {"key": "karpenter.sh/capacity-type", "operator": "In", "values": ["spot"]},
+        {"key": INSTANCE_TYPE, "operator": "In", "values": ["p2.4c_8g"]},
+    ]);
+    let (vanished, stopped) = (world.launch(1, wanted.clone()).await, world.launch(2, wanted).await);
+    world.clock.sleep(Duration::from_secs(120)).await;
+    world.cloud.vanish(&server_of(&vanished));
+    world.cloud.set_status(&server_of(&stopped), "SHUTOFF");
+    look(&world).await;
+    let types = world.provider.instance_types(&pool(json!([]))).await.expect("types");
+    let own = types.iter().find(|own| own.name == "p2.4c_8g").expect("listed");
+    let spot = own.offerings.iter().filter(|offering| {
+        let capacity = offering.requirements.get("karpenter.sh/capacity-type");
+        capacity.and_then(|own| own.single_value()) == Some("spot")
+    });
+    assert_eq!(
+        spot.filter(|offering| offering.available).count(),
+        0,
+        "each was in another zone"
+    );
+    for claim in [&vanished, &stopped] {
+        world.terminate(&world.provider, claim).await;
+    }
+    assert_eq!(world.metric("instances_deleted_total", &["spot_interrupted"]), 2.0);
+    assert_eq!(world.metric("instances_deleted_total", &[]), 2.0, "each once");
+}
+
+#[tokio::test]
+async fn a_reboot_that_an_earlier_process_sent_is_not_sent_again() {
+    let world = World::start().await;
+    let claim = world.launch(1, json!([])).await;
+    world.clock.sleep(Duration::from_secs(120)).await;
+    let operation = RebootOperation("claim-1-boot-1".to_owned());
+    world.provider.reboot(&claim, &operation).await.expect("accepted");
+    let noted: NodeClaim = world.sandbox.objects().get("", &name_of(&claim)).expect("stored");
+    world.clock.sleep(Duration::from_secs(30)).await;
+    world.new_provider().reboot(&noted, &operation).await.expect("known");
+    assert_eq!(world.count("POST", "/action"), 1);
+    let another = RebootOperation("claim-1-boot-2".to_owned());
+    world.new_provider().reboot(&noted, &another).await.expect("accepted");
+    assert_eq!(world.count("POST", "/action"), 2);
+}
+
+#[tokio::test]
+async fn memory_that_was_seen_too_long_ago_is_an_estimate_again() {
+    let world = World::start().await;
+    let claim = world.launch(1, only("nix.4c_8g")).await;
+    let memory = async || {
+        let types = world.provider.instance_types(&pool(json!([]))).await.expect("types");
+        let own = types.iter().find(|own| own.name == "nix.4c_8g").expect("listed");
+        own.capacity.memory().value() >> 20
+    };
+    look(&world).await;
+    assert_eq!(memory().await, 7900);
+    world.terminate(&world.provider, &claim).await;
+    let objects = world.sandbox.objects();
+    objects
+        .delete::<NodeClaim>("", &name_of(&claim), &Default::default())
+        .expect("deleted");
+    world.clock.sleep(Duration::from_secs(61 * 24 * 3600)).await;
+    look(&world).await;
+    assert_eq!(memory().await, 8192 * 95 / 100);
+}
+
+#[tokio::test]
+async fn a_hash_of_another_version_is_stamped_anew_instead_of_being_drift() {
+    const HASH: &str = "karpenter.bizflycloud.com/bizflycloudnodeclass-hash";
+    const VERSION: &str = "karpenter.bizflycloud.com/bizflycloudnodeclass-hash-version";
+    let world = World::start().await;
+    let claim = world.launch(1, json!([])).await;
+    let objects = world.sandbox.objects();
+    let old = json!({"metadata": {"annotations": {HASH: "of-another-time", VERSION: "v0"}}});
+    objects
+        .patch::<NodeClaim>("", &name_of(&claim), &old)
+        .expect("accepted");
+    let stored = || -> NodeClaim { objects.get("", &name_of(&claim)).expect("stored") };
+    assert_eq!(world.provider.is_drifted(&stored()).await.expect("readable"), None);
+    let notes = stored().metadata.annotations.expect("notes");
+    let made = claim.metadata.annotations.clone().expect("notes");
+    assert_eq!((&notes[HASH], &notes[VERSION]), (&made[HASH], &made[VERSION]));
+    let patch = json!({"spec": {"rootDiskSize": 80}});
+    objects
+        .patch::<karpenter_bizflycloud::BizflyCloudNodeClass>("", "default", &patch)
+        .expect("accepted");
+    let drift = world.provider.is_drifted(&stored()).await.expect("readable");
+    assert_eq!(drift.expect("drifted").0, "NodeClassDrifted", "from then on it counts");
+}

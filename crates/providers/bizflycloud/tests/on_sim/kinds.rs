@@ -281,8 +281,79 @@ async fn a_class_stays_until_its_last_claim_is_gone() {
         objects.get::<BizflyCloudNodeClass>("", "default").is_some(),
         "a claim still uses it"
     );
+    assert_eq!(world.events("WaitingOnNodeClaimTermination").len(), 1);
     let gone = objects.delete::<karpenter_api::NodeClaim>("", "user", &Default::default());
     gone.expect("deleted");
     world.provider.reconcile_classes().await;
     assert!(objects.get::<BizflyCloudNodeClass>("", "default").is_none());
+}
+
+/// As the earlier provider's samples have it: every field that its CRD knew.
+fn old_class() -> Value {
+    class(json!({
+        "region": "HN", "zones": ["HN1", "HN2"], "template": "Ubuntu 24.04 LTS", "osType": ["ubuntu"],
+        "nodeCategories": ["premium", "enterprise"], "cpuVendors": ["Intel2", "AMD4"], "diskTypes": ["SSD", "HDD"],
+        "networkPlans": ["free_datatransfer", "free_bandwidth"], "rootDiskSize": 40, "vpcNetworkIds": [DEFAULT_VPC],
+        "sshKeyName": "ops", "tags": ["env=prod"], "metadataOptions": {"type": "template"},
+        "placementStrategy": {"spread": {"zones": ["HN1", "HN2"]}},
+    }))
+}
+
+/// As the earlier provider's samples have it, with one of its capacity types.
+fn old_pool(capacity_type: &str) -> Value {
+    json!({
+        "apiVersion": "karpenter.sh/v1", "kind": "NodePool", "metadata": {"name": "sample"},
+        "spec": {
+            "disruption": {"consolidationPolicy": "WhenEmptyOrUnderutilized", "consolidateAfter": "30s"},
+            "limits": {"cpu": "1000"},
+            "template": {"spec": {
+                "nodeClassRef": {"group": "karpenter.bizflycloud.com", "kind": "BizflyCloudNodeClass", "name": "default"},
+                "startupTaints": [
+                    {"key": "karpenter.sh/disrupted", "effect": "NoExecute"},
+                    {"key": "karpenter.sh/unregistered", "effect": "NoExecute"},
+                ],
+                "terminationGracePeriod": "30s",
+                "requirements": [
+                    {"key": "karpenter.sh/capacity-type", "operator": "In", "values": [capacity_type]},
+                    {"key": "karpenter.bizflycloud.com/node-category", "operator": "In", "values": ["premium"]},
+                    {"key": "karpenter.bizflycloud.com/disk-type", "operator": "In", "values": ["SSD"]},
+                    {"key": "karpenter.bizflycloud.com/cpu-vendor", "operator": "In", "values": ["AMD4"]},
+                    {"key": "topology.kubernetes.io/zone", "operator": "In", "values": ["HN1", "HN2"]},
+                ],
+            }},
+        },
+    })
+}
+
+#[tokio::test]
+async fn samples_of_the_earlier_provider_apply_and_a_capacity_type_that_is_no_label_is_refused() {
+    use karpenter_cloud::CloudProvider;
+
+    let world = World::start().await;
+    world.apply(&old_class());
+    world.provider.reconcile_classes().await;
+    assert_eq!(world.condition("Ready").0, "True", "{:#?}", world.class().status);
+    let rules = world.provider.extend_label_rules(Default::default());
+    for capacity_type in ["on_demand", "saving_plan"] {
+        world.apply(&old_pool(capacity_type));
+        let pool: karpenter_api::NodePool = world.sandbox.objects().get("", "sample").expect("accepted");
+        assert_eq!(pool.validate(&rules), [], "{capacity_type}");
+        let advice = world.provider.validate_node_pool(&pool).await.expect("judged");
+        assert!(
+            advice.iter().any(|own| own.reason == "DeprecatedCapacityType"),
+            "{advice:?}"
+        );
+    }
+    let broken = old_pool("subscription ");
+    let told = match world.sandbox.apply(&broken.to_string()) {
+        Err(error) => error.to_string(),
+        Ok(_) => {
+            let pool: karpenter_api::NodePool = world.sandbox.objects().get("", "sample").expect("there");
+            pool.validate(&rules).iter().map(ToString::to_string).collect()
+        }
+    };
+    assert!(
+        told.contains("subscription ") || told.contains("values[0]"),
+        "the value is named: {told}"
+    );
 }

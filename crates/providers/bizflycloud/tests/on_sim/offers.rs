@@ -233,3 +233,125 @@ async fn the_environment_stands_in_for_a_missing_provider_config() {
     assert_eq!(world.class().status.expect("a status").zones, ["HN1", "HN2"]);
     provider.create(&claim(1, json!([]))).await.expect("launched");
 }
+
+#[tokio::test]
+async fn prices_of_the_billing_api_decide_where_the_user_wrote_none() {
+    let world = World::start().await;
+    let pricing = |more: Value| {
+        let mut pricing =
+            json!({"source": "BillingAPI", "billingEndpoint": format!("{}/api/v4/plans", world.cloud.url())});
+        pricing
+            .as_object_mut()
+            .expect("fields")
+            .extend(more.as_object().expect("fields").clone());
+        world.config(json!({"region": "HN", "pricing": pricing}))
+    };
+    let price = async |name: &str| {
+        let types = world.provider.instance_types(&pool(json!([]))).await.expect("types");
+        let own = types.iter().find(|own| own.name == name).expect("listed");
+        own.offerings[0].price
+    };
+    world.apply(&pricing(json!({})));
+    world.clock.sleep(Duration::from_secs(3)).await;
+    world.provider.reconcile_classes().await;
+    // A month of a premium vCPU is 7,200 and of a GiB 3,600; on demand half as much again; 20 GB of disk.
+    let disk = 20.0 * 1.3;
+    assert!((price("nix.4c_8g").await - (4.0 * 15.0 + 8.0 * 7.5 + disk)).abs() < 1e-9);
+    assert!(
+        (price("nix.8c_16g").await - (5.0 + disk)).abs() < 1e-9,
+        "this one is listed itself"
+    );
+    assert!(
+        price("4c_8g_basic").await > price("nix.4c_8g").await,
+        "the list has it so"
+    );
+    world.apply(&json!({
+        "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "prices", "namespace": "default"},
+        "data": {"prices.json": r#"[{"flavor": "nix.8c_16g", "hour": 1}]"#},
+    }));
+    world.apply(&pricing(
+        json!({"configMapRef": {"name": "prices", "namespace": "default"}}),
+    ));
+    world.clock.sleep(Duration::from_secs(3)).await;
+    assert!(
+        (price("nix.8c_16g").await - (1.0 + disk)).abs() < 1e-9,
+        "what the user wrote comes first"
+    );
+    assert!(world.events("BillingAPIUnavailable").is_empty());
+}
+
+#[tokio::test]
+async fn a_billing_api_that_cannot_be_read_leaves_what_was_known_and_is_told() {
+    let world = World::start().await;
+    let answer = |status: u16, body: &str| Fault::Http {
+        operation: Operation::Billing,
+        status,
+        body: body.to_owned(),
+        retry_after: None,
+    };
+    let price = async || {
+        let types = world.provider.instance_types(&pool(json!([]))).await.expect("types");
+        types
+            .iter()
+            .find(|own| own.name == "nix.8c_16g")
+            .expect("listed")
+            .offerings[0]
+            .price
+    };
+    let estimated = price().await;
+    world.cloud.inject(answer(503, "busy"), Often::Times(1));
+    let pricing = json!({"source": "BillingAPI", "billingEndpoint": format!("{}/api/v4/plans", world.cloud.url())});
+    world.apply(&world.config(json!({"region": "HN", "pricing": pricing})));
+    world.clock.sleep(Duration::from_secs(3)).await;
+    world.provider.reconcile_classes().await;
+    assert_eq!(price().await, estimated, "estimates, as long as nothing was read");
+    assert_eq!(world.events("BillingAPIUnavailable").len(), 1);
+    world.clock.sleep(Duration::from_secs(61)).await;
+    world.provider.reconcile_classes().await;
+    let listed = price().await;
+    assert!(listed < estimated);
+    world.cloud.inject(answer(200, "[]"), Often::Always);
+    world.clock.sleep(Duration::from_secs(3601)).await;
+    world.provider.reconcile_classes().await;
+    assert_eq!(price().await, listed, "what was read before stays");
+    let told = world.events("BillingAPIUnavailable");
+    assert!(told.iter().any(|own| own.contains("none of its 0 plans")), "{told:?}");
+}
+
+#[tokio::test]
+async fn static_prices_are_estimates_and_take_no_config_map() {
+    let world = World::start().await;
+    let reference = json!({"name": "prices", "namespace": "default"});
+    let object = world.config(json!({"region": "HN", "pricing": {"source": "Static", "configMapRef": reference}}));
+    let error = world
+        .sandbox
+        .apply(&object.to_string())
+        .expect_err("refused")
+        .to_string();
+    assert!(error.contains("source Static uses no configMapRef"), "{error}");
+}
+
+#[tokio::test]
+async fn what_two_classes_are_offered_is_counted_together() {
+    let world = World::start().await;
+    let mut other = class(json!({"nodeCategories": ["enterprise"], "billingPlans": ["saving_plan"]}));
+    other["metadata"]["name"] = json!("other");
+    world.apply(&other);
+    world.provider.reconcile_classes().await;
+    let mut own = pool(json!([]));
+    world.provider.instance_types(&own).await.expect("types");
+    let before = world.metric("offering_available", &["nix.4c_8g", "HN1", "on_demand", "SSD"]);
+    own.spec.template.spec.node_class_ref.name = "other".to_owned();
+    world.provider.instance_types(&own).await.expect("types");
+    assert_eq!(before, 1.0);
+    assert_eq!(
+        world.metric("offering_available", &["nix.4c_8g", "HN1", "on_demand", "SSD"]),
+        1.0,
+        "still there"
+    );
+    assert_eq!(
+        world.metric("offering_available", &["e2.4c_8g", "HN1", "saving_plan", "SSD"]),
+        1.0
+    );
+    assert!(world.metric("instance_types_available", &["HN", "HN1"]) > 10.0);
+}

@@ -35,7 +35,7 @@ impl Shared {
             let ours = self.all_of(&account, &servers, &mark);
             if !ours.is_empty() {
                 deletion = Deletion::InProgress;
-                self.fulfilled(&mark);
+                self.fulfilled(&account, &mark);
                 for server in ours {
                     if !server.is_terminating() {
                         self.remove(&account, &server, DeletionReason::FailedLaunch).await?;
@@ -58,9 +58,10 @@ impl Shared {
     }
 
     /// The server of an order was seen: nothing else will come of it.
-    fn fulfilled(&self, mark: &ClaimMark) {
+    fn fulfilled(&self, account: &Account, mark: &ClaimMark) {
         let mut orders = self.orders.lock();
         let order = orders.entry(mark.uid.clone()).or_insert_with(|| Order {
+            account: account.name.clone(),
             name: mark.name.clone(),
             task: None,
             offer: None,
@@ -75,10 +76,10 @@ impl Shared {
     async fn may_come(&self, account: &Account, claim: &NodeClaim, mark: &ClaimMark) -> Result<bool, CloudError> {
         let known = self.orders.lock().get(&mark.uid).cloned();
         let is_known = known.is_some();
-        let Some(order) = known.or_else(|| self.noted(claim, mark)) else {
+        let Some(order) = known.or_else(|| self.noted(account, claim, mark)) else {
             return Ok(false);
         };
-        if order.answer == OrderAnswer::Fulfilled {
+        if matches!(order.answer, OrderAnswer::Fulfilled | OrderAnswer::Planned) {
             return Ok(false);
         }
         if let Some(task) = &order.task {

@@ -202,6 +202,7 @@ impl Shared {
                     "a launch of this claim is under way already"
                 );
                 return Ok(Some(Order {
+                    account: account.name.clone(),
                     name,
                     task: None,
                     offer: None,
