@@ -16,13 +16,13 @@ mod world;
 use std::{
     net::{Ipv4Addr, SocketAddr},
     sync::Arc,
-    time::Duration,
 };
 
 use axum::{Router, body::Bytes, extract::State as AxumState};
 use http::{HeaderMap, Method, Uri};
 use karpenter_cloud::{clock::Clock, credentials::Credentials};
 use parking_lot::Mutex;
+use tokio::sync::Notify;
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
 pub use faults::{Cut, Effect, HttpFault, Loses};
@@ -44,6 +44,8 @@ pub(crate) struct Shared {
     pub(crate) clock: Clock,
     pub(crate) state: Mutex<SimState>,
     listener: Mutex<Option<Listener>>,
+    /// Told of everything that may have changed what happens next.
+    touched: Notify,
 }
 
 /// Told of machines that joined the cluster or left it.
@@ -79,6 +81,7 @@ impl SimulatedOvh {
             clock,
             state: Mutex::new(SimState::new(world, now)),
             listener: Mutex::new(None),
+            touched: Notify::new(),
         });
         let app = Router::new().fallback(handle).with_state(shared.clone());
         let server = tokio::spawn(async move {
@@ -122,6 +125,7 @@ impl SimulatedOvh {
             happenings.extend(state.advance(now));
             (answer, happenings)
         };
+        self.shared.touched.notify_one();
         self.shared.tell(happenings);
         answer
     }
@@ -136,12 +140,25 @@ impl SimulatedOvh {
         *self.shared.listener.lock() = Some(Arc::new(listener));
     }
 
-    /// Lets things happen while nobody asks, until `stop`.
-    pub async fn run(&self, every: Duration, stop: CancellationToken) {
+    /// Lets things happen when they are due, while nobody asks, until `stop`.
+    pub async fn run(&self, stop: CancellationToken) {
         let work = async {
             loop {
-                self.with(|_| ());
-                self.shared.clock.sleep(every).await;
+                let (happenings, due) = {
+                    let mut state = self.shared.state.lock();
+                    (state.advance(self.shared.clock.now()), state.next_due())
+                };
+                self.shared.tell(happenings);
+                let passed = async {
+                    match due {
+                        Some(at) => self.shared.clock.sleep_until(at).await,
+                        None => std::future::pending().await,
+                    }
+                };
+                tokio::select! {
+                    () = passed => {}
+                    () = self.shared.touched.notified() => {}
+                }
             }
         };
         stop.run_until_cancelled(work).await;
@@ -190,6 +207,7 @@ async fn handle(
         happenings.extend(state.advance(now));
         (reply.filter(|_| wire == Wire::Whole), happenings)
     };
+    shared.touched.notify_one();
     shared.tell(happenings);
     match reply {
         Some(reply) => reply.into_response(),

@@ -21,8 +21,6 @@ use crate::{
     node_class::OvhNodeClassSpec,
 };
 
-/// How often things happen that nobody asks about.
-const TICK: Duration = Duration::from_millis(500);
 /// How often the cloud controller looks at labels, and kubelets at whether their Node is there.
 const UPKEEP: Duration = Duration::from_secs(60);
 
@@ -65,7 +63,7 @@ pub async fn join_nodes(sim: SimulatedOvh, client: Client, stop: CancellationTok
             tell(look_after(&sim, &nodes).await);
         }
     };
-    let tick = sim.run(TICK, stop.clone());
+    let tick = sim.run(stop.clone());
     tokio::select! {
         () = follow => {}
         () = upkeep => {}

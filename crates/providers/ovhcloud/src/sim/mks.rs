@@ -165,6 +165,20 @@ impl SimState {
         }
     }
 
+    /// When MKS goes on with what it does on its own.
+    pub(super) fn next_of_mks(&self) -> Option<Timestamp> {
+        let upgraded = self.upgrade.as_ref().and_then(|upgrade| match upgrade.step {
+            Some(Step::InPlace { until, .. }) => Some(until),
+            Some(Step::Surge { .. } | Step::Draining { .. }) | None => None,
+        });
+        let autoscaled = self
+            .pools
+            .values()
+            .filter(|pool| pool.autoscale && pool.desired > pool.min);
+        let autoscaled = autoscaled.filter_map(|pool| Some(later(pool.autoscaled_at?, UNNEEDED_AFTER)));
+        autoscaled.chain(upgraded).min()
+    }
+
     /// Somebody changes a pool's size at the console.
     pub fn resize_by_hand(&mut self, pool: &str, desired: u32) {
         let update = crate::client::model::PoolUpdate {

@@ -236,6 +236,18 @@ impl SimState {
         happenings
     }
 
+    /// When something happens next although nobody asks.
+    pub(super) fn next_due(&self) -> Option<Timestamp> {
+        let pools = self.pools.values().flat_map(|pool| pool.due.iter().map(|(at, _)| *at));
+        let nodes = self
+            .nodes
+            .values()
+            .flat_map(|node| [node.vm_at, node.boot_at, node.gone_at]);
+        let all = pools.chain(nodes.flatten()).chain(self.next_of_mks());
+        // What is overdue waits for something else than time.
+        all.filter(|at| *at > self.now).min()
+    }
+
     /// A new machine of a pool; its id, unless the pool is gone.
     pub(super) fn make_node(&mut self, pool: &str) -> Option<String> {
         let id = self.id();

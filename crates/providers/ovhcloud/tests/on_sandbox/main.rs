@@ -13,4 +13,6 @@ mod launching;
 mod limits;
 mod mks;
 mod offers;
+mod whole;
 mod wire;
+mod with_core;
