@@ -18,6 +18,7 @@ pub mod pool;
 pub mod provider;
 mod readiness;
 mod refreshed;
+mod registrations;
 pub mod repair;
 pub mod rights;
 pub mod settings;

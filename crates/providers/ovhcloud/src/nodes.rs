@@ -59,6 +59,7 @@ async fn look_at(shared: &Shared, nodes: &Api<Node>, node: &Node) -> Result<(), 
     let Some(pool) = pools.iter().find(|pool| pool.name == *pool_name) else {
         return Ok(());
     };
+    note_joined(shared, node, &own, pool);
     learn(shared, node, &own, pool);
     let wrong = corrections(&own, pool);
     if wrong.is_empty() {
@@ -89,6 +90,15 @@ fn corrections(own: &BTreeMap<String, String>, pool: &Pool) -> BTreeMap<&'static
         .filter(|(key, value)| own.get(*key).map(String::as_str) != Some(*value))
         .map(|(key, value)| (key, value.to_owned()))
         .collect()
+}
+
+/// A registered Node shows that machines of its flavor and zone can join.
+fn note_joined(shared: &Shared, node: &Node, own: &BTreeMap<String, String>, pool: &Pool) {
+    let is_registered = own.get(labels::REGISTERED).is_some_and(|value| value == "true");
+    let made_at = node.metadata.creation_timestamp.as_ref().map(|time| time.0);
+    if let (true, Some(zone), Some(made_at)) = (is_registered, own.get(labels::ZONE), made_at) {
+        shared.registrations.joined(&pool.flavor, zone, made_at);
+    }
 }
 
 fn learn(shared: &Shared, node: &Node, own: &BTreeMap<String, String>, pool: &Pool) {

@@ -43,7 +43,9 @@ use crate::{
     node_class::{HASH_VERSION, OvhNodeClass},
     nodes,
     pool::{Engine, engine::Machine},
-    readiness, repair,
+    readiness,
+    registrations::Registrations,
+    repair,
     settings::OvhSettings,
     tidying,
     unavailable::Unavailable,
@@ -66,6 +68,7 @@ pub(crate) struct Shared {
     pub(crate) engine: Engine,
     pub(crate) supply: Supply,
     pub(crate) learned: Learned,
+    pub(crate) registrations: Registrations,
     pub(crate) metrics: Metrics,
     pub(crate) events: Arc<Events>,
     pub(crate) workloads: Workloads,
@@ -111,6 +114,7 @@ impl OvhProvider {
             metrics.clone(),
         );
         let shared = Shared {
+            registrations: Registrations::new(unavailable.clone()),
             supply: Supply::new(&clock, unavailable, metrics.clone()),
             workloads: Workloads::new(client.clone()),
             events,
@@ -391,6 +395,10 @@ impl CloudProvider for OvhProvider {
     }
 
     async fn delete(&self, claim: &NodeClaim) -> Result<Deletion, CloudError> {
+        if self.shared.may_be_late(claim) {
+            let patience = self.launch_hints(claim).await.registration_timeout;
+            self.shared.count_if_late(claim, patience);
+        }
         self.shared.delete(claim).await
     }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use karpenter_api::NodeClaim;
+use karpenter_api::{NodeClaim, conditions::StatusConditions, labels, node_claim::condition};
 use karpenter_cloud::{ClaimMark, CloudError, Deletion, clock::later, events::Announcement};
 
 use super::Shared;
@@ -31,6 +31,27 @@ impl Shared {
         let result = self.end(&ClaimMark::of(claim), &pool, &node).await;
         self.metrics.deletion(Status::of(result.is_ok()));
         result.inspect_err(|error| self.suspect(error))
+    }
+
+    /// Whether the machine of a claim that is being deleted may be one that did not join in time.
+    pub(super) fn may_be_late(&self, claim: &NodeClaim) -> bool {
+        let uid = claim.metadata.uid.as_deref().unwrap_or_default();
+        !claim.is_true(condition::REGISTERED) && !self.registrations.is_counted(uid)
+    }
+
+    /// Remembers a machine that did not join within `patience` of its launch.
+    pub(super) fn count_if_late(&self, claim: &NodeClaim, patience: Duration) {
+        let now = self.clock.now();
+        let launched = claim.condition(condition::LAUNCHED).filter(|own| own.is_true());
+        let is_late = launched.is_some_and(|own| later(own.last_transition_time.0, patience) <= now);
+        let label = |key: &str| claim.metadata.labels.as_ref()?.get(key).map(String::as_str);
+        let (Some(flavor), Some(zone)) = (label(labels::INSTANCE_TYPE), label(labels::ZONE)) else {
+            return;
+        };
+        if is_late {
+            let uid = claim.metadata.uid.as_deref().unwrap_or_default();
+            self.registrations.late(uid, flavor, zone, now);
+        }
     }
 
     /// A claim without a provider ID: its place is given back, or its machine ended.

@@ -245,6 +245,26 @@ async fn a_full_house_uses_what_is_there_says_so_and_makes_room_where_it_can() {
 }
 
 #[tokio::test]
+async fn a_flavor_whose_machines_did_not_join_twice_is_left_alone_for_ten_minutes() {
+    let cluster = Cluster::start().await;
+    for name in ["a", "b"] {
+        assert_eq!(available(&cluster, "b3-8").await, [true, true, true], "{name}");
+        let claim = cluster.launch(&cluster.claim(name, only("b3-8", ZONE))).await;
+        let mut claim = serde_json::to_value(&claim).expect("plain data");
+        claim["status"]["conditions"] = json!([{
+            "type": "Launched", "status": "True", "reason": "Launched", "message": "",
+            "lastTransitionTime": cluster.clock.now().to_string(),
+        }]);
+        let claim: NodeClaim = serde_json::from_value(claim).expect("a claim");
+        cluster.pass(MINUTE * 16).await;
+        cluster.terminate(&claim).await;
+    }
+    assert_eq!(available(&cluster, "b3-8").await, [false, true, true]);
+    cluster.pass(MINUTE * 11).await;
+    assert_eq!(available(&cluster, "b3-8").await, [true, true, true]);
+}
+
+#[tokio::test]
 async fn a_machine_that_needs_hours_is_not_asked_for_twice() {
     let delays = Delays {
         vm: MINUTE * 90,
