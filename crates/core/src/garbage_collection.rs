@@ -77,7 +77,10 @@ impl Singleton for GarbageCollection {
         let collected = futures::stream::iter(lost)
             .map(|claim| self.collect_claim(claim))
             .buffer_unordered(PARALLEL);
-        let mut errors: Vec<Error> = collected.filter_map(async |result| result.err()).collect().await;
+        let mut errors: Vec<Error> = collected
+            .filter_map(|result| std::future::ready(result.err()))
+            .collect()
+            .await;
         errors.extend(self.collect_machines(&instances).await);
         // A claim that changed while it was judged is judged again in two minutes.
         errors.retain(|error| !error.is_conflict());

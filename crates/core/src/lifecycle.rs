@@ -27,7 +27,7 @@ use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::events::{self, Regarding};
 use crate::index::Found;
-use crate::lifecycle::launch::{InFlight, Launched};
+use crate::lifecycle::launch::{GivenUp, InFlight, Launched};
 use crate::lifecycle::liveness::Verdict;
 use crate::metrics::{Counter, Histogram, exponential_buckets};
 use crate::nodepool::health::{Health, Outcome};
@@ -40,10 +40,13 @@ use crate::watch::Key;
 pub fn controller(ctx: &Context) -> Runnable {
     let concurrency = linear(ctx.options.cores(), 1000, 5000);
     let in_flight = Arc::new(InFlight::default());
-    let launches = in_flight.clone();
+    let given_up = Arc::new(GivenUp::default());
+    let (launches, deleted) = (in_flight.clone(), given_up.clone());
     ctx.claims.observe(move |change| {
         if change.new.as_deref().is_none_or(NodeClaim::is_terminating) {
             launches.cancel(&change.key);
+            let known = change.new.iter().chain(&change.old);
+            known.for_each(|claim| deleted.forget(claim));
         }
     });
     let relations = ctx.relations.clone();
@@ -52,13 +55,18 @@ pub fn controller(ctx: &Context) -> Runnable {
         .concurrency(concurrency)
         .rate_limit(RateLimit::lifecycle(concurrency))
         .watches(&ctx.nodes, move |change| relations.claims_of_change(change))
-        .runs(&ctx.claims, ctx.manages_claim(), Lifecycle::new(ctx, in_flight))
+        .runs(
+            &ctx.claims,
+            ctx.manages_claim(),
+            Lifecycle::new(ctx, in_flight, given_up),
+        )
 }
 
 struct Lifecycle {
     ctx: Context,
     launched: Launched,
     in_flight: Arc<InFlight>,
+    given_up: Arc<GivenUp>,
     metrics: LifecycleMetrics,
 }
 
@@ -78,7 +86,7 @@ enum Progress {
 }
 
 impl Lifecycle {
-    fn new(ctx: &Context, in_flight: Arc<InFlight>) -> Self {
+    fn new(ctx: &Context, in_flight: Arc<InFlight>, given_up: Arc<GivenUp>) -> Self {
         let registry = &ctx.metrics.registry;
         let metrics = LifecycleMetrics {
             nodes_created: registry.counter(
@@ -103,6 +111,7 @@ impl Lifecycle {
             ctx: ctx.clone(),
             launched: Launched::default(),
             in_flight,
+            given_up,
             metrics,
         }
     }
@@ -354,6 +363,7 @@ impl Lifecycle {
         };
         // Deleting comes first: only the reconcile whose decision stands may count the failure.
         self.ctx.claim_writer.disrupt(claim, reason).await?;
+        self.given_up.remember(claim);
         self.record_pool_failure(claim, now).await?;
         Ok(Progress::Deleted)
     }

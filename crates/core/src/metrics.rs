@@ -206,6 +206,11 @@ impl<const N: usize> Gauge<N> {
         self.0.with_label_values(&labels).add(by);
     }
 
+    /// One series, for whoever sets it too often to look it up each time.
+    pub fn series(&self, labels: [&str; N]) -> SeriesHandle {
+        SeriesHandle(self.0.with_label_values(&labels))
+    }
+
     /// Removes a series.
     pub fn remove(&self, labels: [&str; N]) {
         // A series that never existed need not be removed.
@@ -220,6 +225,17 @@ impl<const N: usize> Gauge<N> {
     /// What is shown, for tests and the dashboard.
     pub fn get(&self, labels: [&str; N]) -> f64 {
         self.0.with_label_values(&labels).get()
+    }
+}
+
+/// One series of a [`Gauge`].
+#[derive(Clone, Debug)]
+pub struct SeriesHandle(prometheus::Gauge);
+
+impl SeriesHandle {
+    /// Shows `value`.
+    pub fn set(&self, value: f64) {
+        self.0.set(value);
     }
 }
 

@@ -56,6 +56,8 @@ const UNSEEN_AFTER: SignedDuration = SignedDuration::from_secs(15);
 #[derive(Debug)]
 pub struct Cluster {
     clock: Clock,
+    /// What happened before is not known.
+    started: Timestamp,
     managed: Managed,
     nomination: Duration,
     inner: RwLock<Inner>,
@@ -109,6 +111,7 @@ impl Cluster {
         metrics.synced.set([], 0.0);
         metrics.unsynced_seconds.set([], 0.0);
         Arc::new(Self {
+            started: clock.now(),
             managed,
             nomination: options.nomination_period(),
             inner: RwLock::new(Inner::new(rules)),
@@ -166,6 +169,13 @@ impl Cluster {
     /// The machine of the node called `name`.
     pub fn machine_of_node(&self, name: &str) -> Option<Machine> {
         self.inner.read().machine_of_node(name)
+    }
+
+    /// Since when a machine is known to have had no pod that would have to be placed elsewhere; `None` if it has one. What
+    /// was before this process started is not known.
+    pub fn empty_since(&self, provider_id: &str) -> Option<Timestamp> {
+        let since = self.inner.read().machine(provider_id)?.empty_since()?;
+        Some(since.max(self.started))
     }
 
     /// Makes nodes ineligible as targets and candidates: they are going away. Unknown ones are ignored.

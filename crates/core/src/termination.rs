@@ -9,11 +9,11 @@ pub mod volumes;
 use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::core::v1::{Node, Pod};
 use karpenter_api::conditions::StatusConditions;
 use karpenter_api::labels::annotations::TERMINATION_TIMESTAMP;
 use karpenter_api::node_claim::condition::{DRAINED, INSTANCE_TERMINATING, VOLUMES_DETACHED};
-use karpenter_api::{NodeClaim, labels};
+use karpenter_api::{NodeClaim, labels, pods};
 use karpenter_cloud::provider::Deletion;
 use kube::ResourceExt;
 
@@ -27,12 +27,13 @@ use crate::nodes;
 use crate::patch::Written;
 use crate::runner::{Controller, Next, RateLimit, Reconcile, Runnable, linear};
 use crate::termination::drain::{AtDeadline, Drain};
+use crate::watch::{Cache, Change, Key};
 
 /// How long a drained node waits before it counts as drained: the scheduler may still bind pods that it placed before it
 /// saw the taint.
 const MINIMUM_DRAIN: SignedDuration = SignedDuration::from_secs(5);
+/// For what no event tells: a pod that has been stuck for a minute, a deadline that comes near.
 const POLL_PODS: SignedDuration = SignedDuration::from_secs(1);
-const POLL_INSTANCE: SignedDuration = SignedDuration::from_secs(5);
 
 /// The `node.termination` controller.
 pub fn controller(ctx: &Context, evictions: Arc<Evictions>) -> Runnable {
@@ -42,11 +43,30 @@ pub fn controller(ctx: &Context, evictions: Arc<Evictions>) -> Runnable {
         evictions,
         metrics: TerminationMetrics::register(&ctx.metrics.registry),
     };
+    let (nodes, nodes_of_volumes) = (ctx.nodes.clone(), ctx.nodes.clone());
     Controller::new(&ctx.runner, "node.termination")
         .about("", "Node")
         .concurrency(concurrency)
         .rate_limit(RateLimit::termination(concurrency))
+        .watches(&ctx.pods, move |change| node_that_a_pod_left(change, &nodes))
+        .watches(&ctx.volume_attachments, move |change| {
+            let gone = change.old.as_deref().filter(|_| change.new.is_none());
+            gone.and_then(|gone| leaving_node(&gone.spec.node_name, &nodes_of_volumes))
+        })
         .runs(&ctx.nodes, ctx.manages_node(), termination)
+}
+
+/// The node that waits for this pod to be gone, if it just went.
+fn node_that_a_pod_left(change: &Change<Pod>, nodes: &Cache<Node>) -> Option<Key> {
+    if change.new.as_deref().is_some_and(|pod| !pods::is_terminal(pod)) {
+        return None;
+    }
+    leaving_node(pods::node_name(change.old.as_deref()?)?, nodes)
+}
+
+fn leaving_node(name: &str, nodes: &Cache<Node>) -> Option<Key> {
+    let node = nodes.named(name)?;
+    node.metadata.deletion_timestamp.is_some().then(|| Key::cluster(name))
 }
 
 struct Termination {
@@ -231,7 +251,7 @@ impl Termination {
             return Stage::Again(POLL_PODS);
         }
         if drained_for < MINIMUM_DRAIN {
-            Stage::Again(POLL_PODS)
+            Stage::Again(MINIMUM_DRAIN - drained_for)
         } else {
             Stage::Done
         }
@@ -276,9 +296,10 @@ impl Termination {
         let deletion = Deletion::settle(self.ctx.cloud.delete(claim).await);
         let deletion = deletion
             .map_err(|error| Error::failed(format!("terminating the instance of {}: {error}", claim.name_any())))?;
-        let _ = claim.set_true(INSTANCE_TERMINATING, self.ctx.clock.now());
+        let now = self.ctx.clock.now();
+        let _ = claim.set_true(INSTANCE_TERMINATING, now);
         Ok(match deletion {
-            Deletion::InProgress => Stage::Again(POLL_INSTANCE),
+            Deletion::InProgress => Stage::Again(instance_poll(claim, now)),
             Deletion::Gone => Stage::Done,
         })
     }
@@ -316,6 +337,16 @@ impl Termination {
         tracing::info!(Node = node.name_any(), "deleted node");
         Ok(Next::Wait)
     }
+}
+
+/// When to ask the cloud again whether a claim's machine is gone: as long from now as it has taken so far, but from one to five
+/// seconds. Some clouds are done at once, and most take minutes.
+pub(crate) fn instance_poll(claim: &NodeClaim, now: Timestamp) -> SignedDuration {
+    let asked = claim.condition(INSTANCE_TERMINATING).filter(|asked| asked.is_true());
+    let taken = asked.map_or(SignedDuration::ZERO, |asked| {
+        now.duration_since(asked.transitioned_at())
+    });
+    taken.clamp(SignedDuration::from_secs(1), SignedDuration::from_secs(5))
 }
 
 /// By when the claim's node must be empty, if it says so.

@@ -30,12 +30,16 @@ mod leader_election;
 mod lifecycle;
 #[path = "scenarios/node_overlays.rs"]
 mod node_overlays;
+#[path = "scenarios/operator.rs"]
+mod operator;
 #[path = "scenarios/provisioning.rs"]
 mod provisioning;
 #[path = "scenarios/reboot.rs"]
 mod reboot;
 #[path = "scenarios/repair.rs"]
 mod repair;
+#[path = "scenarios/rest.rs"]
+mod rest;
 #[path = "scenarios/static_capacity.rs"]
 mod static_capacity;
 #[path = "scenarios/storms.rs"]

@@ -30,4 +30,4 @@ mod tables;
 
 pub use catalog::{Catalog, PoolTypes};
 pub use plan::Plan;
-pub use simulation::{Simulator, WhatIf, solve, solve_within};
+pub use simulation::{Budget, Simulator, WhatIf, solve, solve_within};

@@ -9,12 +9,16 @@ use crate::solve::{Run, Settings, World};
 
 /// Decides where the snapshot's pods go.
 pub fn solve(snapshot: &Snapshot) -> Plan {
-    solve_within(snapshot, &mut || ControlFlow::Continue(()))
+    solve_within(snapshot, &mut |_| ControlFlow::Continue(()))
 }
 
-/// As [`solve`], asking `budget` before every attempt whether to go on. Once it breaks, the plan holds what was decided, and
-/// the pods that were not reached are listed as such.
-pub fn solve_within(snapshot: &Snapshot, budget: &mut dyn FnMut() -> ControlFlow<()>) -> Plan {
+/// Asked before every attempt whether to go on; told how many pods are still in the queue. At the end it is told how many
+/// stay without a place.
+pub type Budget<'a> = dyn FnMut(usize) -> ControlFlow<()> + 'a;
+
+/// As [`solve`], asking `budget` whether to go on. Once it breaks, the plan holds what was decided, and the pods that were not
+/// reached are listed as such.
+pub fn solve_within(snapshot: &Snapshot, budget: &mut Budget<'_>) -> Plan {
     let mut world = World::new(snapshot);
     let pods = snapshot.pods.clone();
     let mut run = Run::new(&mut world, &pods, &[], &Settings::default());
@@ -74,11 +78,11 @@ impl Simulator {
     }
 
     pub fn run(&mut self, question: &WhatIf) -> Plan {
-        self.run_within(question, &mut || ControlFlow::Continue(()))
+        self.run_within(question, &mut |_| ControlFlow::Continue(()))
     }
 
     /// As [`Simulator::run`], with a budget as for [`solve_within`].
-    pub fn run_within(&mut self, question: &WhatIf, budget: &mut dyn FnMut() -> ControlFlow<()>) -> Plan {
+    pub fn run_within(&mut self, question: &WhatIf, budget: &mut Budget<'_>) -> Plan {
         let positions = |names: &[Arc<str>]| -> Vec<usize> {
             names
                 .iter()
@@ -96,7 +100,7 @@ impl Simulator {
     }
 }
 
-fn finished(mut run: Run<'_>, budget: &mut dyn FnMut() -> ControlFlow<()>) -> Plan {
+fn finished(mut run: Run<'_>, budget: &mut Budget<'_>) -> Plan {
     run.solve(budget);
     if run.world.snapshot.options.packing == Packing::Cost {
         run.make_cheaper();

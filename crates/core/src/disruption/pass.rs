@@ -68,6 +68,45 @@ struct Memory {
     unseen: BTreeSet<String>,
 }
 
+/// What the methods of one pass look at. It stays the same for as long as nobody has waited or searched: in a large cluster at
+/// rest, putting it together anew for every method would be most of our work.
+#[derive(Debug, Default)]
+struct View {
+    fleet: Option<Fleet>,
+    /// Multi-node consolidation may choose from nothing, so single-node consolidation, which asks the same of a node, need not look.
+    nothing_to_consolidate: bool,
+}
+
+impl View {
+    /// The cluster for one method. [`View::keep`] gives it back.
+    async fn take(&mut self, ctx: &Context, queue: &Queue, memories: &Memories) -> Fleet {
+        match self.fleet.take() {
+            Some(fleet) => fleet,
+            None => {
+                self.nothing_to_consolidate = false;
+                fleet::build(ctx, &queue.machines(), memories).await
+            }
+        }
+    }
+
+    /// Nothing has happened since.
+    fn keep(&mut self, fleet: Fleet) {
+        self.fleet = Some(fleet);
+    }
+
+    /// Whether the method can have no candidates. What keeps a node from drift keeps it from emptiness too, and was told there.
+    fn rules_out(&self, method: Method, fleet: &Fleet) -> bool {
+        match method {
+            Method::Drift | Method::StaticDrift => {
+                let mut claims = fleet.members.iter().filter_map(|member| member.claim.as_deref());
+                claims.all(|claim| claim.drifted_since.is_none())
+            }
+            Method::SingleNodeConsolidation => self.nothing_to_consolidate,
+            Method::Repair | Method::Emptiness | Method::MultiNodeConsolidation => false,
+        }
+    }
+}
+
 /// What a method came to.
 #[derive(Debug)]
 enum Found {
@@ -96,11 +135,12 @@ impl Singleton for Disruption {
             return Ok(Next::After(NOT_SYNCED));
         }
         marks::sweep(&self.ctx, &self.queue.machines()).await?;
+        let mut view = View::default();
         for method in Method::ORDER {
             if method == Method::Repair && self.memories.repairs.is_none() {
                 continue;
             }
-            if self.run(method).await? {
+            if self.run(method, &mut view).await? {
                 return Ok(Next::After(SignedDuration::ZERO));
             }
         }
@@ -110,20 +150,25 @@ impl Singleton for Disruption {
 
 impl Disruption {
     /// Whether the method found something and started it.
-    async fn run(&self, method: Method) -> Result<bool> {
+    async fn run(&self, method: Method, view: &mut View) -> Result<bool> {
         let started = Instant::now();
-        let outcome = self.try_method(method).await;
+        let outcome = self.try_method(method, view).await;
         self.metrics.evaluated(method, started.elapsed());
         outcome
     }
 
-    async fn try_method(&self, method: Method) -> Result<bool> {
+    async fn try_method(&self, method: Method, view: &mut View) -> Result<bool> {
         let state = self.ctx.state.consolidation_state();
         let uses_marker = !method.consolidation_type().is_empty();
         if uses_marker && self.memory.lock().consolidated.get(&method) == Some(&state) {
             return Ok(false);
         }
-        let fleet = fleet::build(&self.ctx, &self.queue.machines(), &self.memories).await;
+        let fleet = view.take(&self.ctx, &self.queue, &self.memories).await;
+        if view.rules_out(method, &fleet) {
+            self.metrics.eligible(method, 0);
+            view.keep(fleet);
+            return Ok(false);
+        }
         let survey = forecast::survey(&fleet, method);
         if method == Method::Emptiness {
             report::protections(&self.ctx, &fleet);
@@ -133,6 +178,8 @@ impl Disruption {
         }
         self.metrics.eligible(method, survey.candidates.len());
         if survey.candidates.is_empty() {
+            view.nothing_to_consolidate |= method == Method::MultiNodeConsolidation;
+            view.keep(fleet);
             return Ok(false);
         }
         let mut budgets = Budgets::of(&fleet, method.reason());

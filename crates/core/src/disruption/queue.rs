@@ -312,23 +312,41 @@ impl Queue {
         progress
     }
 
-    /// Deletes every candidate's claim; the termination controllers do the rest.
+    /// Deletes every candidate's claim, side by side; the termination controllers do the rest.
     async fn delete_candidates(&self, running: &mut Running) -> Result<()> {
-        for candidate in &running.command.candidates {
-            if running.deleted.contains(candidate.name()) {
-                continue;
+        let left = running
+            .command
+            .candidates
+            .iter()
+            .filter(|candidate| !running.deleted.contains(candidate.name()));
+        let deletions = left.map(|candidate| async {
+            let deleted = self.delete_candidate(&running.command, candidate).await;
+            (candidate.name().to_owned(), deleted)
+        });
+        let outcomes = join_all(deletions).await;
+        let mut errors = Vec::new();
+        for (name, deleted) in outcomes {
+            match deleted {
+                Ok(()) => {
+                    running.deleted.insert(name);
+                }
+                Err(error) => errors.push(error),
             }
-            let claim = self.machine(candidate).and_then(|machine| machine.claim);
-            if let Some(claim) = claim.filter(|claim| !claim.is_terminating()) {
-                // Counted from here on: the time that the replacement took to come up is not the pods' loss.
-                let bound = running.command.drain_bound(candidate);
-                let deadline = bound.map(|bound| repair::deadline(self.ctx.clock.now(), bound));
-                self.ctx.claim_writer.delete_by(&claim, deadline).await?;
-                report::terminating(&self.ctx, candidate, running.command.method);
-                self.count(&running.command, candidate, &claim);
-            }
-            running.deleted.insert(candidate.name().to_owned());
         }
+        Error::all(errors)
+    }
+
+    async fn delete_candidate(&self, command: &Command, candidate: &Candidate) -> Result<()> {
+        let claim = self.machine(candidate).and_then(|machine| machine.claim);
+        let Some(claim) = claim.filter(|claim| !claim.is_terminating()) else {
+            return Ok(());
+        };
+        // Counted from here on: the time that the replacement took to come up is not the pods' loss.
+        let bound = command.drain_bound(candidate);
+        let deadline = bound.map(|bound| repair::deadline(self.ctx.clock.now(), bound));
+        self.ctx.claim_writer.delete_by(&claim, deadline).await?;
+        report::terminating(&self.ctx, candidate, command.method);
+        self.count(command, candidate, &claim);
         Ok(())
     }
 

@@ -1,17 +1,21 @@
 //! Waits before pods are disturbed to save money, and has the planner look again (disruption.md §5).
+//!
+//! What the wait is for: pods that were being scheduled when the decision was made get the time to land, and a cluster that is
+//! in motion the time to come to rest. A node of which we know that it has been empty for as long has stood that test
+//! already. It is looked at again without delay, and goes before those that emptied later.
 
 use std::collections::BTreeSet;
-use std::time::Duration;
 
+use jiff::{SignedDuration, Timestamp};
 use karpenter_engine::disruption::validation::{self, Invalid, Verdict};
-use karpenter_engine::disruption::{Budgets, Command};
+use karpenter_engine::disruption::{Budgets, Candidate, Command, Method};
 
 use super::{Memories, fleet, metrics::DisruptionMetrics, report};
 use crate::context::Context;
 use crate::provisioning::without_blocking;
 
 /// Long enough for pods that were being scheduled to land, short enough not to hold up savings.
-const DELAY: Duration = Duration::from_secs(15);
+const DELAY: SignedDuration = SignedDuration::from_secs(15);
 
 /// Waits, looks again, and leaves in the command what may still be done.
 pub(super) async fn validate(
@@ -21,7 +25,7 @@ pub(super) async fn validate(
     memories: &Memories,
     command: &mut Command,
 ) -> Result<(), Invalid> {
-    ctx.clock.sleep(DELAY).await;
+    wait(ctx, command).await;
     let now = fleet::build(ctx, queued, memories).await;
     let budgets = Budgets::of(&now, command.method.reason());
     metrics.budgets(&budgets);
@@ -38,4 +42,29 @@ pub(super) async fn validate(
     }
     metrics.failed_validation(command.method, verdict.failed);
     verdict.outcome
+}
+
+/// Waits until the second look may be taken, and leaves empty nodes whose time has not come to a later pass.
+async fn wait(ctx: &Context, command: &mut Command) {
+    let decided = ctx.clock.now();
+    if command.method != Method::Emptiness {
+        return ctx.clock.sleep_until(decided + DELAY).await;
+    }
+    // A node with pods that merely cost nothing to move waits in full.
+    let due = |candidate: &Candidate| empty_since(ctx, candidate).unwrap_or(decided) + DELAY;
+    let dues: Vec<Timestamp> = command.candidates.iter().map(due).collect();
+    ctx.clock
+        .sleep_until(dues.iter().min().copied().unwrap_or(decided))
+        .await;
+    let now = ctx.clock.now();
+    let mut dues = dues.into_iter();
+    command.candidates.retain(|candidate| {
+        let was_due = dues.next().is_some_and(|due| due <= now);
+        // Pods that arrived meanwhile are for the second look to find; those that came and went start the time anew.
+        was_due && empty_since(ctx, candidate).is_none_or(|since| since + DELAY <= now)
+    });
+}
+
+fn empty_since(ctx: &Context, candidate: &Candidate) -> Option<Timestamp> {
+    ctx.state.empty_since(candidate.node.provider_id.as_deref()?)
 }

@@ -1,6 +1,5 @@
 //! The end of a NodeClaim: its Nodes drain, its machine goes, and only then does the claim.
 
-use jiff::SignedDuration;
 use karpenter_api::conditions::StatusConditions;
 use karpenter_api::labels::annotations::TERMINATION_TIMESTAMP;
 use karpenter_api::node_claim::condition::{INSTANCE_TERMINATING, REGISTERED};
@@ -15,9 +14,7 @@ use crate::events::{self, Regarding};
 use crate::nodes;
 use crate::patch::Written;
 use crate::runner::Next;
-
-/// How often the cloud is asked whether a machine is gone.
-const POLL: SignedDuration = SignedDuration::from_secs(5);
+use crate::termination::instance_poll;
 
 impl Lifecycle {
     /// One step towards the end of a claim that is being deleted.
@@ -39,8 +36,9 @@ impl Lifecycle {
         if self.is_registered(&claim) && self.delete_nodes(&claim).await? == Remaining::Some {
             return Ok(Next::Wait);
         }
-        let Some(claim) = self.terminate_instance(claim).await? else {
-            return Ok(Next::After(POLL));
+        let claim = match self.terminate_instance(claim).await? {
+            Termination::Gone(claim) => claim,
+            Termination::InProgress(claim) => return Ok(Next::After(instance_poll(&claim, self.ctx.clock.now()))),
         };
         self.release(&claim).await?;
         Ok(Next::Wait)
@@ -95,14 +93,17 @@ impl Lifecycle {
         })
     }
 
-    /// Has the machine terminated; `None` while it is still there.
-    async fn terminate_instance(&self, claim: NodeClaim) -> Result<Option<NodeClaim>> {
+    /// Has the machine terminated.
+    async fn terminate_instance(&self, claim: NodeClaim) -> Result<Termination> {
         let name = claim.name_any();
         if claim.provider_id().is_none() {
             let abandoned = Deletion::settle(self.ctx.cloud.abandon(&claim).await);
             let abandoned =
                 abandoned.map_err(|error| Error::failed(format!("abandoning the launch of {name}: {error}")))?;
-            return Ok((abandoned == Deletion::Gone).then_some(claim));
+            return Ok(match abandoned {
+                Deletion::Gone => Termination::Gone(claim),
+                Deletion::InProgress => Termination::InProgress(claim),
+            });
         }
         let deletion = Deletion::settle(self.ctx.cloud.delete(&claim).await);
         let deletion =
@@ -115,7 +116,7 @@ impl Lifecycle {
             Written::Unchanged | Written::Gone => changed,
         };
         if deletion == Deletion::InProgress {
-            return Ok(None);
+            return Ok(Termination::InProgress(claim));
         }
         if let Some(terminating) = claim.condition(INSTANCE_TERMINATING) {
             let seconds = now.duration_since(terminating.transitioned_at()).as_secs_f64();
@@ -123,7 +124,7 @@ impl Lifecycle {
                 .instance_termination
                 .observe([claims::label(&claim, labels::NODEPOOL)], seconds);
         }
-        Ok(Some(claim))
+        Ok(Termination::Gone(claim))
     }
 
     async fn release(&self, claim: &NodeClaim) -> Result<()> {
@@ -150,6 +151,12 @@ impl Lifecycle {
         tracing::info!(NodeClaim = claim.name_any(), "terminated nodeclaim");
         Ok(())
     }
+}
+
+/// How the end of a claim's machine stands, with the claim as it was last written.
+enum Termination {
+    Gone(NodeClaim),
+    InProgress(NodeClaim),
 }
 
 #[derive(PartialEq, Eq)]

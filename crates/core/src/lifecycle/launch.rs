@@ -10,7 +10,7 @@ use karpenter_cloud::error::{CloudError, LaunchEffect};
 use karpenter_cloud::instance::Instance;
 use kube::ResourceExt;
 use parking_lot::Mutex;
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use tokio_util::sync::CancellationToken;
 
 use super::{Lifecycle, Progress};
@@ -45,6 +45,29 @@ impl Launched {
     }
 }
 
+/// Claims that this process has decided to delete, by UID. The cache may show them alive for a moment longer, and a machine that is
+/// launched in that moment is launched for nobody.
+#[derive(Debug, Default)]
+pub(super) struct GivenUp(Mutex<FxHashSet<String>>);
+
+impl GivenUp {
+    fn has(&self, claim: &NodeClaim) -> bool {
+        let uid = claim.metadata.uid.as_deref();
+        uid.is_some_and(|uid| self.0.lock().contains(uid))
+    }
+
+    pub(super) fn remember(&self, claim: &NodeClaim) {
+        self.0.lock().extend(claim.metadata.uid.clone());
+    }
+
+    /// The claim is gone, or known to be going.
+    pub(super) fn forget(&self, claim: &NodeClaim) {
+        if let Some(uid) = &claim.metadata.uid {
+            self.0.lock().remove(uid);
+        }
+    }
+}
+
 impl Lifecycle {
     /// Launches the claim's machine unless that has happened.
     pub(super) async fn launch(&self, claim: &mut NodeClaim, deadline: Timestamp) -> Result<Progress> {
@@ -53,6 +76,9 @@ impl Lifecycle {
             let _ = claim.set_true(LAUNCHED, now);
             self.launched.forget(claim);
             return Ok(Progress::Go);
+        }
+        if self.given_up.has(claim) {
+            return Ok(Progress::Deleted);
         }
         let instance = match self.launched.get(claim) {
             Some(instance) => instance,
@@ -109,11 +135,13 @@ impl Lifecycle {
                     .claim_writer
                     .disrupt(claim, Reason::InsufficientCapacity)
                     .await?;
+                self.given_up.remember(claim);
                 Ok(Progress::Deleted)
             }
             LaunchEffect::DeleteForNodeClass => {
                 tracing::error!(NodeClaim = claim.name_any(), %error, "failed launching nodeclaim");
                 self.ctx.claim_writer.disrupt(claim, Reason::NodeClassNotReady).await?;
+                self.given_up.remember(claim);
                 Ok(Progress::Deleted)
             }
             LaunchEffect::Retry { reason, message, after } => {

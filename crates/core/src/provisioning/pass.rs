@@ -145,17 +145,12 @@ impl Pass {
     /// Plans, while watches and other controllers go on.
     fn solve(&self, snapshot: &Snapshot) -> Plan {
         let id = uuid::Uuid::new_v4().to_string();
-        let pods = snapshot.pods.len();
-        self.metrics.started(&id, pods);
+        let progress = self.metrics.started(&id);
         let started = Instant::now();
-        let mut attempts = 0_usize;
-        let mut budget = || {
-            attempts += 1;
-            if attempts.is_multiple_of(64) {
-                self.metrics
-                    .progress(&id, pods.saturating_sub(attempts), started.elapsed());
-            }
-            if started.elapsed() < TIME_BOX {
+        let mut budget = |left: usize| {
+            let elapsed = started.elapsed();
+            progress.is_at(left, elapsed);
+            if elapsed < TIME_BOX {
                 ControlFlow::Continue(())
             } else {
                 ControlFlow::Break(())

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use karpenter_engine::plan::EffectiveZone;
 
-use crate::metrics::{DURATION_BUCKETS, Gauge, Histogram, Registry};
+use crate::metrics::{DURATION_BUCKETS, Gauge, Histogram, Registry, SeriesHandle};
 
 const CONTROLLER: &str = "provisioner";
 
@@ -20,6 +20,21 @@ pub(super) struct SchedulerMetrics {
     pending_by_zone: Gauge<2>,
 }
 
+/// Where the current pass shows how far it is.
+#[derive(Debug)]
+pub(super) struct Progress {
+    queue_depth: SeriesHandle,
+    unfinished: SeriesHandle,
+}
+
+impl Progress {
+    /// Before a pod is taken from the queue: how many are in it, and how long the pass has been at work.
+    pub(super) fn is_at(&self, left: usize, elapsed: Duration) {
+        self.queue_depth.set(left as f64);
+        self.unfinished.set(elapsed.as_secs_f64());
+    }
+}
+
 impl SchedulerMetrics {
     pub(super) fn register(registry: &Registry) -> Self {
         let by_run = ["controller", "scheduling_id"];
@@ -32,7 +47,7 @@ impl SchedulerMetrics {
             ),
             queue_depth: registry.gauge(
                 "karpenter_scheduler_queue_depth",
-                "Pods not yet looked at in a pass.",
+                "Pods in the queue of the current or last pass, each time before one is taken from it.",
                 by_run,
             ),
             unfinished: registry.gauge(
@@ -62,14 +77,14 @@ impl SchedulerMetrics {
         self.duration.observe([CONTROLLER], duration.as_secs_f64());
     }
 
-    pub(super) fn started(&self, id: &str, pods: usize) {
+    /// Begins the series of a pass; those of the pass before end.
+    pub(super) fn started(&self, id: &str) -> Progress {
         self.queue_depth.clear();
-        self.progress(id, pods, Duration::ZERO);
-    }
-
-    pub(super) fn progress(&self, id: &str, left: usize, elapsed: Duration) {
-        self.queue_depth.set([CONTROLLER, id], left as f64);
-        self.unfinished.set([CONTROLLER, id], elapsed.as_secs_f64());
+        let labels = [CONTROLLER, id];
+        Progress {
+            queue_depth: self.queue_depth.series(labels),
+            unfinished: self.unfinished.series(labels),
+        }
     }
 
     pub(super) fn ended(&self, id: &str, unschedulable: usize) {

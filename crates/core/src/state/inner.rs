@@ -11,6 +11,7 @@ use k8s_openapi::api::storage::v1::CSINode;
 use karpenter_api::labels::{self, LabelRules};
 use karpenter_api::{NodeClaim, Quantity, ResourceList, pods};
 use karpenter_engine::convert::{self, NodeObjects, PodIntake, PodProblem};
+use karpenter_engine::disruption::pods::is_reschedulable;
 use karpenter_engine::model::{DaemonPod, Labels, Node, Owner, Pod, VolumeFacts};
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -117,14 +118,14 @@ impl Inner {
     // === Pods ===
 
     /// Takes in a whole pod. One that cannot be read is left out and logged: the API server would not accept it.
-    pub(super) fn update_pod(&mut self, object: &kube::Pod) -> PodNews {
+    pub(super) fn update_pod(&mut self, object: &kube::Pod, now: Timestamp) -> PodNews {
         let key = Key::of(object);
         let no_demand = |change| PodNews {
             change,
             demand: Demand::Known,
         };
         if pods::is_terminal(object) {
-            return no_demand(match self.delete_pod(&key) {
+            return no_demand(match self.delete_pod(&key, now) {
                 true => PodChange::Ended,
                 false => PodChange::Other,
             });
@@ -133,7 +134,7 @@ impl Inner {
             Ok(converted) => converted,
             Err(error) => {
                 tracing::error!(pod = %key, %error, "ignoring a pod that cannot be read");
-                self.delete_pod(&key);
+                self.delete_pod(&key, now);
                 return no_demand(PodChange::Other);
             }
         };
@@ -149,6 +150,10 @@ impl Inner {
             was_expected = old.uid == pod.uid && self.kindred.expects(old, *stood);
             self.kindred.leave(&key, old, *stood);
             self.unbind(&key, old);
+            let stays = is_reschedulable(&pod) && old.node_name == pod.node_name;
+            if !stays {
+                self.note_departure(old, now);
+            }
             if old.uid != pod.uid {
                 self.assignments.release(&key);
             }
@@ -188,7 +193,7 @@ impl Inner {
     }
 
     /// Forgets a pod; whether it was known.
-    pub(super) fn delete_pod(&mut self, key: &Key) -> bool {
+    pub(super) fn delete_pod(&mut self, key: &Key, now: Timestamp) -> bool {
         self.assignments.release(key);
         self.waiting.remove(key);
         let Some(entry) = self.pods.remove(key) else {
@@ -196,6 +201,7 @@ impl Inner {
         };
         self.kindred.leave(key, &entry.pod, entry.standing);
         self.unbind(key, &entry.pod);
+        self.note_departure(&entry.pod, now);
         self.gone_since_sweep += 1;
         if self.gone_since_sweep >= SWEEP_EVERY {
             self.gone_since_sweep = 0;
@@ -223,6 +229,16 @@ impl Inner {
         }
         if let Some(machine) = self.ids_by_node.get(node).and_then(|id| self.machines.get_mut(id)) {
             Arc::make_mut(&mut machine.view).unbind(&pod.uid);
+        }
+    }
+
+    /// A pod that would have to be placed elsewhere is no longer on its node.
+    fn note_departure(&mut self, pod: &Pod, now: Timestamp) {
+        let Some(node) = pod.node_name.as_ref().filter(|_| is_reschedulable(pod)) else {
+            return;
+        };
+        if let Some(machine) = self.ids_by_node.get(node).and_then(|id| self.machines.get_mut(id)) {
+            machine.last_departure = Some(now);
         }
     }
 
@@ -338,8 +354,9 @@ impl Inner {
             }
         };
         let before = self.machines.get(id);
-        let (mark, nominated_until) =
-            before.map_or((Mark::Kept, None), |machine| (machine.mark, machine.nominated_until));
+        let mark = before.map_or(Mark::Kept, |machine| machine.mark);
+        let nominated_until = before.and_then(|machine| machine.nominated_until);
+        let last_departure = before.and_then(|machine| machine.last_departure);
         let readiness = |view: &Node| (view.is_initialized(), view.deleting);
         let old_readiness = before.map(|machine| readiness(&machine.view));
         let mut view = view;
@@ -354,6 +371,7 @@ impl Inner {
             view: Arc::new(view),
             mark,
             nominated_until,
+            last_departure,
             holds_buffer_pods: false,
         };
         machine.holds_buffer_pods = self.buffer_nodes.contains(machine.lasting_name());

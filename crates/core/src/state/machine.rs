@@ -7,6 +7,7 @@ use k8s_openapi::api::core::v1 as kube;
 use karpenter_api::NodeClaim;
 use karpenter_api::conditions::StatusConditions;
 use karpenter_api::node_claim::condition;
+use karpenter_engine::disruption::pods::is_reschedulable;
 use karpenter_engine::model::{Lifecycle, Node};
 
 /// Whether a machine was marked for deletion by a decision of ours.
@@ -27,6 +28,8 @@ pub struct Machine {
     pub view: Arc<Node>,
     pub(super) mark: Mark,
     pub(super) nominated_until: Option<Timestamp>,
+    /// When this process last saw a pod leave that would have to be placed elsewhere.
+    pub(super) last_departure: Option<Timestamp>,
     pub(super) holds_buffer_pods: bool,
 }
 
@@ -54,6 +57,17 @@ impl Machine {
     /// Whether pods are expected on it.
     pub fn is_nominated(&self, now: Timestamp) -> bool {
         self.nominated_until.is_some_and(|until| until > now)
+    }
+
+    /// Since when, as far as this machine's objects tell, no pod has been on it that would have to be placed elsewhere;
+    /// `None` while there is one, or while it is not initialized.
+    pub(super) fn empty_since(&self) -> Option<Timestamp> {
+        if self.view.pods().iter().any(|pod| is_reschedulable(pod)) {
+            return None;
+        }
+        let initialized = self.claim.as_ref()?.condition(condition::INITIALIZED)?;
+        let usable_since = initialized.is_true().then(|| initialized.transitioned_at())?;
+        Some(self.last_departure.map_or(usable_since, |left| left.max(usable_since)))
     }
 
     /// Whether the last plan put virtual pods of CapacityBuffers on it.

@@ -81,7 +81,7 @@ impl Cluster {
 
     /// Takes in a whole pod, before the watch cache cuts it down.
     pub fn pod_seen(&self, pod: &Pod) {
-        let news = self.inner.write().update_pod(pod);
+        let news = self.inner.write().update_pod(pod, self.clock.now());
         match news.change {
             PodChange::Bound => self.mark_unconsolidated(),
             PodChange::Ended => self.times.forget(&Key::of(pod)),
@@ -102,7 +102,7 @@ impl Cluster {
     }
 
     fn pod_deleted(&self, key: &Key) {
-        self.inner.write().delete_pod(key);
+        self.inner.write().delete_pod(key, self.clock.now());
         self.times.forget(key);
         self.mark_unconsolidated();
     }

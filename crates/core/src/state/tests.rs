@@ -555,3 +555,37 @@ fn a_pool_costs_what_its_launched_claims_cost() {
     world.watches.claims.remove(&Key::cluster("a"));
     assert_eq!(world.state.cost.pool_cost("default"), one);
 }
+
+#[test]
+fn a_machine_is_empty_since_the_last_pod_that_would_have_to_move_has_left() {
+    let world = world();
+    let at = |second| Some(Timestamp::from_second(second).unwrap());
+    let tick = || world.manual.advance(Duration::from_secs(10));
+    let conditions = json!([{ "type": "Initialized", "status": "True", "reason": "x", "message": "", "lastTransitionTime": "1970-01-01T00:00:05Z" }]);
+    world.node("n", "p://1", initialized(), json!([]));
+    world.claim("c", "p://1", none(), conditions.clone());
+    let empty_since = || world.state.empty_since("p://1");
+    assert_eq!(empty_since(), at(5), "since it can be used");
+    tick();
+    world.pod("web", "1", "n", none());
+    assert_eq!(empty_since(), None);
+    tick();
+    let leaving = json!({ "metadata": { "deletionTimestamp": "1970-01-01T00:00:20Z" } });
+    world.pod("web", "1", "n", leaving);
+    assert_eq!(empty_since(), at(20));
+    tick();
+    world.gone("web");
+    let daemon = json!({ "metadata": { "ownerReferences": [
+        { "apiVersion": "apps/v1", "kind": "DaemonSet", "name": "agent", "uid": "d", "controller": true }] } });
+    world.pod("agent", "2", "n", daemon);
+    world.gone("agent");
+    world.claim("c", "p://1", none(), conditions);
+    assert_eq!(
+        empty_since(),
+        at(20),
+        "neither matters, and an update of the claim forgets nothing"
+    );
+    world.pod("done", "3", "n", none());
+    world.pod("done", "3", "n", json!({ "status": { "phase": "Succeeded" } }));
+    assert_eq!(empty_since(), at(30));
+}

@@ -228,6 +228,79 @@ async fn a_budget_that_closes_during_the_second_look_keeps_the_node() {
     assert!(cluster.is_leaving("a"), "the method did not mark itself done");
 }
 
+/// A node of a pool that lets empty nodes go after `consolidate_after`, and the pod that keeps it from being one.
+async fn with_a_pod(consolidate_after: &str) -> Cluster {
+    let cluster = Cluster::start().await;
+    let disruption = json!({"consolidationPolicy": "WhenEmpty", "consolidateAfter": consolidate_after, "budgets": [{"nodes": "100%"}]});
+    cluster.open_pool(disruption).await;
+    cluster.claim("a", "expireAfter: Never").await;
+    cluster.pod_on("a", "web", "1", "").await;
+    cluster.minutes(3).await;
+    cluster
+}
+
+#[tokio::test]
+async fn a_node_that_has_just_emptied_is_looked_at_again_fifteen_seconds_after_its_last_pod() {
+    let cluster = with_a_pod("0s").await;
+    cluster.finish("web").await;
+    cluster.seconds(14).await;
+    assert!(!cluster.is_leaving("a") && !cluster.is_tainted("a", TAINT));
+    cluster.seconds(2).await;
+    assert!(cluster.is_leaving("a"));
+}
+
+#[tokio::test]
+async fn a_node_that_has_been_empty_for_long_goes_with_the_next_pass() {
+    let cluster = with_a_pod("60s").await;
+    cluster.finish("web").await;
+    cluster.seconds(59).await;
+    assert!(!cluster.is_leaving("a"));
+    // A pass comes every ten seconds.
+    cluster.seconds(11).await;
+    assert!(cluster.is_leaving("a"));
+}
+
+#[tokio::test]
+async fn a_pod_that_comes_and_goes_starts_the_time_of_emptiness_anew() {
+    let cluster = with_a_pod("0s").await;
+    cluster.finish("web").await;
+    cluster.seconds(12).await;
+    cluster.pod_on("a", "late", "1", "").await;
+    cluster.finish("late").await;
+    cluster.seconds(14).await;
+    assert!(!cluster.is_leaving("a"));
+    cluster.seconds(12).await;
+    assert!(cluster.is_leaving("a"));
+}
+
+#[tokio::test]
+async fn what_was_empty_before_a_restart_is_watched_for_fifteen_seconds_again() {
+    let mut cluster = with_a_pod("0s").await;
+    cluster.open_pool(json!({"budgets": [{"nodes": "0"}]})).await;
+    cluster.finish("web").await;
+    cluster.minutes(5).await;
+    cluster.restart().await;
+    cluster.open_pool(json!({"budgets": [{"nodes": "100%"}]})).await;
+    cluster.seconds(14).await;
+    assert!(!cluster.is_leaving("a"));
+    cluster.seconds(12).await;
+    assert!(cluster.is_leaving("a"));
+}
+
+#[tokio::test]
+async fn nodes_that_emptied_earlier_do_not_wait_for_those_that_emptied_later() {
+    let cluster = with_a_pod("0s").await;
+    cluster.claim("b", "expireAfter: Never").await;
+    cluster.pod_on("b", "db", "1", "").await;
+    cluster.finish("web").await;
+    cluster.seconds(9).await;
+    cluster.finish("db").await;
+    cluster.seconds(7).await;
+    assert!(cluster.is_leaving("a") && !cluster.is_leaving("b"));
+    cluster.seconds(9).await;
+    assert!(cluster.is_leaving("b"));
+}
+
 /// Two nodes that hold one small pod each, in a pool that consolidates.
 async fn underused() -> Cluster {
     let cluster = Cluster::start().await;

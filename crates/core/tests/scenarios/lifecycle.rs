@@ -5,17 +5,19 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use k8s_openapi::api::core::v1::Node;
-use karpenter_api::NodeClaim;
 use karpenter_api::conditions::StatusConditions;
+use karpenter_api::{NodeClaim, NodePool};
 use karpenter_cloud::fake::{Method, Moment};
 use karpenter_cloud::provider::{LaunchHints, UnregisteredTaint};
 use karpenter_cloud::{CloudError, HookVerdict, RegistrationHook};
+use karpenter_core::provisioning;
 use karpenter_sandbox::DeleteOptions;
 use karpenter_sandbox::faults::Fault;
 use parking_lot::Mutex;
 use serde_json::json;
 
 use crate::cluster::Cluster;
+use crate::world::World;
 
 #[tokio::test]
 async fn a_claim_becomes_a_node() {
@@ -473,4 +475,53 @@ async fn a_deadline_that_is_already_set_stands() {
         cluster.get_claim("a").unwrap().metadata.annotations.unwrap()[DEADLINE],
         "2026-01-01T00:01:00Z"
     );
+}
+
+#[tokio::test]
+async fn a_pool_that_was_made_anew_is_not_blamed_for_the_claims_of_the_old_one() {
+    let cluster = Cluster::start_with(|cloud| cloud.set_boot_delay(Duration::from_secs(3600))).await;
+    cluster.claim("a", "").await;
+    cluster.claim("b", "").await;
+    let old = cluster.pool();
+    cluster
+        .objects()
+        .delete::<NodePool>("", "default", &DeleteOptions::default())
+        .unwrap();
+    let mut new = NodePool::new("default", old.spec.clone());
+    new.metadata.labels = old.metadata.labels.clone();
+    cluster.objects().create(&new).unwrap();
+    cluster.minutes(16).await;
+    assert_ne!(cluster.pool_uid(), old.metadata.uid.unwrap());
+    assert_eq!(cluster.disrupted("registration_timeout"), 2.0);
+    let healthy = cluster.pool().condition("NodeRegistrationHealthy").cloned();
+    assert!(healthy.is_none_or(|healthy| !healthy.is_false()));
+}
+
+#[tokio::test]
+async fn only_pods_that_still_wait_hear_that_their_machine_cannot_be_had() {
+    let world = World::start(|ctx| {
+        let mut controllers = provisioning::controllers(ctx).0;
+        controllers.push(karpenter_core::lifecycle::controller(ctx));
+        controllers
+    })
+    .await;
+    world.pool("default", json!({}));
+    // Too small to be taken for the pods.
+    world.node("elsewhere", "other://elsewhere", 1, json!({}));
+    world.cloud.set_latency(Method::Create, Duration::from_secs(5));
+    let sold_out = CloudError::insufficient_capacity("no machine left");
+    world.cloud.fail_next(Method::Create, Moment::Before, sold_out);
+    world.pending_pod("waits", "1500m", json!({}));
+    world.pending_pod("bound", "1500m", json!({}));
+    world.pass(3).await;
+    assert_eq!(world.claims().len(), 1);
+    world.bind("bound", "elsewhere").await;
+    world.pass(4).await;
+    let told = |pod: &str| {
+        let events = world.events(pod);
+        events
+            .iter()
+            .any(|event| event.starts_with("InsufficientCapacityError"))
+    };
+    assert!(told("waits") && !told("bound"));
 }

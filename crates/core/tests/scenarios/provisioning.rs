@@ -3,6 +3,7 @@
 use karpenter_api::NodeClaim;
 use karpenter_core::provisioning;
 use karpenter_sandbox::DeleteOptions;
+use karpenter_sandbox::faults::Fault;
 use kube::ResourceExt;
 use serde_json::{Value, json};
 
@@ -281,4 +282,74 @@ async fn ten_waves_within_the_window_share_nodes() {
         .sum();
     assert_eq!(pods, 80);
     assert!(world.claims().len() <= 3, "{}", world.claims().len());
+}
+
+/// How many pods the queue of the last pass still held at its end.
+fn queue_depth(world: &World) -> Option<f64> {
+    let text = world.ctx.metrics.registry.encode();
+    let mut series = text
+        .lines()
+        .filter(|line| line.starts_with("karpenter_scheduler_queue_depth{controller=\"provisioner\""));
+    let value = series.next()?.rsplit(' ').next()?.parse().ok();
+    assert_eq!(series.next(), None, "the series of earlier passes are gone");
+    value
+}
+
+#[tokio::test]
+async fn what_stays_in_the_queue_is_what_found_no_place() {
+    let world = provisioner().await;
+    world.pool("default", none());
+    world.pending_pod("web", "1", none());
+    world.pass(2).await;
+    assert_eq!(queue_depth(&world), Some(0.0));
+    for name in ["huge", "vast"] {
+        world.pending_pod(name, "1000", none());
+    }
+    world.pass(2).await;
+    assert_eq!(queue_depth(&world), Some(2.0));
+}
+
+#[tokio::test]
+async fn without_a_pool_every_pod_is_decided_on_and_none_gets_a_node() {
+    let world = provisioner().await;
+    world.pending_pod("web", "1", none());
+    world.pass(2).await;
+    assert!(world.claims().is_empty());
+    let text = world.ctx.metrics.registry.encode();
+    let decided = "karpenter_pods_scheduling_decision_duration_seconds_count 1";
+    assert!(text.contains(decided));
+    assert!(text.contains(r#"karpenter_scheduler_unschedulable_pods_count{controller="provisioner"} 1"#));
+}
+
+#[tokio::test]
+async fn a_static_pool_gets_no_nodes_for_pods() {
+    let world = provisioner().await;
+    world.pool("default", json!({"replicas": 1}));
+    world.pending_pod("web", "1", none());
+    world.pass(30).await;
+    assert!(world.claims().is_empty());
+}
+
+#[tokio::test]
+async fn a_claim_that_is_gone_before_the_watch_showed_it_is_bought_again() {
+    let world = provisioner().await;
+    world.pool("default", none());
+    for verb in ["watch", "list"] {
+        let blind = Fault::fail(503).verb(verb).resource("nodeclaims").agent("karpenter");
+        world.sandbox.faults().inject(blind);
+    }
+    world.sandbox.faults().drop_watches();
+    world.pending_pod("web", "1", none());
+    world.pass(2).await;
+    let [lost] = world.claims().try_into().unwrap();
+    world
+        .sandbox
+        .objects()
+        .delete::<NodeClaim>("", &lost.name_any(), &DeleteOptions::default())
+        .unwrap();
+    world.pass(10).await;
+    assert!(world.claims().is_empty(), "it may still show up");
+    world.pass(20).await;
+    let [again] = world.claims().try_into().unwrap();
+    assert_ne!(again.name_any(), lost.name_any());
 }

@@ -5,7 +5,9 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::storage::v1::VolumeAttachment;
-use karpenter_cloud::fake::Method;
+use karpenter_api::NodeClaim;
+use karpenter_cloud::CloudError;
+use karpenter_cloud::fake::{Method, Moment};
 use karpenter_sandbox::DeleteOptions;
 use karpenter_sandbox::faults::Fault;
 use serde_json::json;
@@ -302,6 +304,63 @@ async fn a_node_without_a_claim_is_drained_and_released() {
     cluster.seconds(2).await;
     assert!(cluster.objects().list::<Node>("").is_empty());
     assert_eq!(cluster.cloud.calls(Method::Delete), 0);
+}
+
+#[tokio::test]
+async fn a_node_with_two_claims_is_drained_and_released_without_touching_its_machine() {
+    let cluster = with_node("").await;
+    let machine = cluster.get_claim("a").unwrap().status.unwrap().provider_id;
+    cluster
+        .cloud
+        .fail_when(|method| (method == Method::Create).then(|| (Moment::Before, CloudError::transient("later"))));
+    cluster.claim("twin", "").await;
+    let status = json!({"status": {"providerID": machine}});
+    cluster
+        .objects()
+        .patch_status::<NodeClaim>("", "twin", &status)
+        .unwrap();
+    cluster.pod("web", "", "").await;
+    cluster.delete_node().await;
+    cluster.seconds(2).await;
+    cluster.finish("web").await;
+    assert!(cluster.objects().list::<Node>("").is_empty());
+    assert_eq!(cluster.cloud.calls(Method::Delete), 0);
+    assert!(!cluster.is_leaving("a") && !cluster.is_leaving("twin"));
+}
+
+#[tokio::test]
+async fn a_machine_that_takes_its_time_is_asked_for_again_and_counted_once() {
+    let cluster = with_node("").await;
+    cluster.cloud.set_termination_delay(Duration::from_secs(30));
+    cluster.delete_node().await;
+    cluster.seconds(6).await;
+    assert_eq!(
+        cluster.condition("a", "InstanceTerminating"),
+        "True/InstanceTerminating"
+    );
+    cluster.seconds(28).await;
+    assert!(cluster.get_claim("a").is_some());
+    cluster.seconds(8).await;
+    assert!(cluster.get_claim("a").is_none() && cluster.cloud.machines().is_empty());
+    let asked = cluster.cloud.calls(Method::Delete);
+    assert!((5..15).contains(&asked), "{asked}");
+    let zone = cluster.ctx.metrics.registry.encode();
+    let terminated = zone
+        .lines()
+        .find(|line| line.starts_with("karpenter_nodes_terminated_total{"));
+    assert!(terminated.is_some_and(|line| line.ends_with(" 1")), "{terminated:?}");
+}
+
+#[tokio::test]
+async fn the_last_pod_to_leave_a_draining_node_is_noticed_at_once() {
+    let cluster = with_node("").await;
+    cluster.pod("web", "", "").await;
+    cluster.delete_node().await;
+    // Between two polls.
+    cluster.sandbox.run_for(Duration::from_millis(7300)).await;
+    assert_eq!(cluster.condition("a", "Drained"), "Unknown/Draining");
+    cluster.finish("web").await;
+    assert_eq!(cluster.condition("a", "Drained"), "True/Drained");
 }
 
 #[tokio::test]

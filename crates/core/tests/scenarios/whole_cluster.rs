@@ -12,9 +12,11 @@ use karpenter_core::context::Context;
 use karpenter_core::controllers;
 use karpenter_core::metrics::Metrics;
 use karpenter_core::options::Options;
+use karpenter_sandbox::requests::LoggedRequest;
 use karpenter_sandbox::{DeleteOptions, Machine, Objects, Sandbox, Timing};
+use parking_lot::Mutex;
 use serde_json::json;
-use tokio::task::JoinSet;
+use tokio::task::{AbortHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
 
 use crate::world::{clock, install};
@@ -42,6 +44,7 @@ pub(crate) struct WholeCluster {
     pub(crate) cloud: FakeProvider,
     agent: String,
     tasks: JoinSet<()>,
+    running: Arc<Mutex<Vec<AbortHandle>>>,
 }
 
 impl WholeCluster {
@@ -64,6 +67,7 @@ impl WholeCluster {
             cloud,
             agent: "karpenter-0".to_owned(),
             tasks: JoinSet::new(),
+            running: Arc::default(),
         };
         cluster.run().await;
         cluster
@@ -80,20 +84,23 @@ impl WholeCluster {
         );
         let mut watches = ctx.watch();
         ctx.synced().await;
-        self.tasks
-            .spawn(async move { while watches.join_next().await.is_some() {} });
-        for controller in controllers::all(&ctx) {
-            self.tasks.spawn(controller.run(CancellationToken::new()));
-        }
+        let watching = async move { while watches.join_next().await.is_some() {} };
+        let mut running = vec![self.tasks.spawn(watching)];
+        let controllers = controllers::all(&ctx).into_iter();
+        running.extend(controllers.map(|controller| self.tasks.spawn(controller.run(CancellationToken::new()))));
+        *self.running.lock() = running;
         self.sandbox.settle().await;
     }
 
-    /// Has the API server cut the controllers off right after their `writes`-th write from now on; whether that happened yet.
+    /// Has the controllers die right after their `writes`-th write from now on, before they hear of its success; whether that
+    /// happened yet.
     pub(crate) fn cut_off_after(&self, writes: usize) -> Arc<AtomicBool> {
         let happened = Arc::new(AtomicBool::new(false));
         let (sandbox, agent, seen) = (self.sandbox.clone(), self.agent.clone(), happened.clone());
+        let running = self.running.clone();
         self.sandbox.faults().after_writes(&self.agent, writes, move || {
             sandbox.faults().cut_off(&agent);
+            running.lock().iter().for_each(AbortHandle::abort);
             seen.store(true, Ordering::SeqCst);
         });
         happened
@@ -101,10 +108,14 @@ impl WholeCluster {
 
     /// The controllers die where they stand, and others take over with an empty memory.
     pub(crate) async fn restart(&mut self) {
+        self.bury().await;
+        self.run().await;
+    }
+
+    async fn bury(&mut self) {
         self.tasks.abort_all();
         while self.tasks.join_next().await.is_some() {}
         self.agent.push('\'');
-        self.run().await;
     }
 
     /// The user agent of the controllers that run now.
@@ -137,6 +148,12 @@ impl WholeCluster {
             .expect("it is there");
     }
 
+    /// Lets time pass until `holds`, for at most `minutes`; whether it does.
+    pub(crate) async fn until(&self, minutes: u64, holds: impl Fn(&Self) -> bool) -> bool {
+        let limit = Duration::from_secs(60 * minutes);
+        self.sandbox.run_until(limit, |_| holds(self)).await
+    }
+
     /// Lets time pass until `pods` pods run, for at most `minutes`; whether they do.
     pub(crate) async fn until_running(&self, pods: usize, minutes: u64) -> bool {
         let limit = Duration::from_secs(60 * minutes);
@@ -145,15 +162,23 @@ impl WholeCluster {
 
     /// Lets time pass until nothing of ours is left, for at most `minutes`; whether that is so.
     pub(crate) async fn until_empty(&self, minutes: u64) -> bool {
-        let limit = Duration::from_secs(60 * minutes);
-        let cloud = self.cloud.clone();
-        self.sandbox
-            .run_until(limit, |objects| {
-                objects.list::<NodeClaim>("").is_empty()
-                    && objects.list::<Node>("").is_empty()
-                    && cloud.machines().is_empty()
-            })
-            .await
+        self.until(minutes, Self::is_empty).await
+    }
+
+    /// No claim, node or machine is left.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.objects().list::<NodeClaim>("").is_empty()
+            && self.objects().list::<Node>("").is_empty()
+            && self.cloud.machines().is_empty()
+    }
+
+    /// As many pods run, each on a node, claim and machine of its own, and there is nothing else.
+    pub(crate) fn runs_exactly(&self, pods: usize) -> bool {
+        let claims: Vec<NodeClaim> = self.objects().list("");
+        running(&self.objects()) == pods
+            && claims.len() == pods
+            && !claims.iter().any(NodeClaim::is_terminating)
+            && self.counts() == (pods, pods, pods)
     }
 
     /// Claims, nodes and machines; claims that share a machine count once.
@@ -170,6 +195,20 @@ impl WholeCluster {
             self.objects().list::<Node>("").len(),
             self.cloud.machines().len(),
         )
+    }
+
+    /// Every write of our controllers, in order.
+    pub(crate) fn story(&self) -> String {
+        let writes = self.sandbox.requests().matching(|request| {
+            let is_ours = request.attributes.agent.starts_with("karpenter-0");
+            is_ours && request.attributes.is_write() && request.code < 300
+        });
+        let line = |request: &LoggedRequest| {
+            let of = &request.attributes;
+            let what = format!("{}/{}", of.resource, of.subresource);
+            format!("{} {} {what} {}", of.agent, of.verb, of.name)
+        };
+        writes.iter().map(line).collect::<Vec<_>>().join("\n")
     }
 
     pub(crate) fn summary(&self) -> String {

@@ -15,6 +15,7 @@ use super::volumes::{PodVolumes, Usage};
 use super::world::{PodKey, World, remove_pod};
 use crate::model::{HostPort, Pod, ReservedMode};
 use crate::reason::Reason;
+use crate::simulation::Budget;
 use crate::tables::Dims;
 
 /// What a run assumes beyond the snapshot.
@@ -262,15 +263,18 @@ impl<'w> Run<'w> {
     }
 
     /// Places pods until the queue makes no progress or the budget says stop.
-    pub(crate) fn solve(&mut self, budget: &mut dyn FnMut() -> ControlFlow<()>) {
+    pub(crate) fn solve(&mut self, budget: &mut Budget<'_>) {
         let mut queue: VecDeque<u32> = (0..self.entries.len() as u32).collect();
-        while let Some(next) = queue.front().copied() {
+        while budget(queue.len()).is_continue()
+            && let Some(next) = queue.front().copied()
+        {
             // A pod that comes round again with the queue as long as it was has seen no progress in a whole cycle.
             if self.entries[next as usize].pushed_at == queue.len() as u32 {
                 break;
             }
             queue.pop_front();
-            let Some(outcome) = self.attempt(next, budget) else {
+            let left = queue.len() + 1;
+            let Some(outcome) = self.attempt(next, &mut || budget(left)) else {
                 break;
             };
             self.entries[next as usize].outcome = outcome;
@@ -284,7 +288,7 @@ impl<'w> Run<'w> {
         }
     }
 
-    /// Tries a pod with fewer and fewer preferences; `None` when the budget ran out.
+    /// Tries a pod with fewer and fewer preferences; `None` when the budget ran out between two of them.
     fn attempt(&mut self, at: u32, budget: &mut dyn FnMut() -> ControlFlow<()>) -> Option<Outcome> {
         let entry = &self.entries[at as usize];
         let class = entry.class as usize;
@@ -298,7 +302,7 @@ impl<'w> Run<'w> {
         let steps = self.world.kinds[entry.key.kind as usize].steps.len() as u32;
         let mut outcome = Outcome::Refused { step: steps - 1 };
         for step in 0..steps {
-            if budget().is_break() {
+            if step > 0 && budget().is_break() {
                 return None;
             }
             match self.place(at, step) {

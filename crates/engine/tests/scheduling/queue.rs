@@ -141,7 +141,7 @@ fn a_pod_too_large_for_every_type_is_told_the_nearest_miss() {
 fn when_the_budget_runs_out_what_is_decided_stays_decided() {
     let snapshot = cluster().pods(pods(10, "web").away_from(HOSTNAME, "web")).snapshot();
     let mut attempts = 0;
-    let plan = solve_within(&snapshot, &mut || {
+    let plan = solve_within(&snapshot, &mut |_| {
         attempts += 1;
         if attempts > 4 {
             ControlFlow::Break(())
@@ -153,6 +153,20 @@ fn when_the_budget_runs_out_what_is_decided_stays_decided() {
         (plan.claims.len(), plan.not_reached.len(), plan.unschedulable.len()),
         (4, 6, 0)
     );
+}
+
+#[test]
+fn the_budget_hears_how_many_pods_are_left() {
+    let fits = pods(3, "web").away_from(HOSTNAME, "web");
+    let snapshot = cluster().pods(fits).pods(pod("huge").cpu("20")).snapshot();
+    let mut left = Vec::new();
+    let plan = solve_within(&snapshot, &mut |pods| {
+        left.push(pods);
+        ControlFlow::Continue(())
+    });
+    assert_eq!(plan.unschedulable.len(), 1);
+    assert_eq!((left.first(), left.last()), (Some(&4), Some(&1)), "{left:?}");
+    assert!(left.is_sorted_by(|a, b| a >= b), "{left:?}");
 }
 
 #[test]
