@@ -76,6 +76,8 @@ fn node(server: &SimServer) -> Node {
                 "kubernetes.io/hostname": name, "kubernetes.io/os": "linux", "kubernetes.io/arch": "amd64",
                 "topology.kubernetes.io/zone": server.zone, "topology.kubernetes.io/region": "HN",
                 "node.kubernetes.io/instance-type": server.flavor,
+                // As the vendor's CSI driver registers it.
+                "topology.volume.csi.bizflycloud.vn/zone": server.zone,
             },
             // The sandbox's kubelets play such Nodes.
             "annotations": {"kwok.x-k8s.io/node": "fake"},

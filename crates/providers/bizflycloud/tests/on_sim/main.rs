@@ -12,4 +12,5 @@ mod kinds;
 mod launching;
 mod offers;
 mod provisioners;
+mod story;
 mod warm;
