@@ -36,9 +36,22 @@ fn up<const PODS: usize>() -> Task {
     }
 }
 
-/// Does a task with a crash after the `writes`-th write; whether it came to that.
-async fn crash_after(writes: usize, task: &Task) -> bool {
+/// All pods go, and the nodes after them.
+fn down<const PODS: usize>() -> Task {
+    Task {
+        begin: |cluster| cluster.scale("web", 0),
+        is_done: WholeCluster::is_empty,
+        launches: PODS,
+    }
+}
+
+/// Does one task after the other, with a crash after the `writes`-th write of the last; whether it came to that.
+async fn crash_after(writes: usize, before: &[Task], task: &Task) -> bool {
     let mut cluster = WholeCluster::start(0).await;
+    for task in before {
+        (task.begin)(&cluster);
+        assert!(cluster.until(10, task.is_done).await, "{}", cluster.summary());
+    }
     let crashed = cluster.cut_off_after(writes);
     (task.begin)(&cluster);
     let is_over = |cluster: &WholeCluster| crashed.load(Ordering::SeqCst) || (task.is_done)(cluster);
@@ -63,12 +76,21 @@ async fn crash_after(writes: usize, task: &Task) -> bool {
     has_crashed
 }
 
-#[tokio::test]
-async fn a_crash_after_any_write_of_a_scale_up_loses_leaks_and_doubles_nothing() {
+async fn crash_after_every_write(before: &[Task], task: &Task) {
     let mut writes = 1;
-    while crash_after(writes, &up::<2>()).await {
+    while crash_after(writes, before, task).await {
         writes += 1;
         assert!(writes < 200, "this needs no two hundred writes");
     }
     assert!(writes > 20, "{writes}");
+}
+
+#[tokio::test]
+async fn a_crash_after_any_write_of_a_scale_up_loses_leaks_and_doubles_nothing() {
+    crash_after_every_write(&[], &up::<2>()).await;
+}
+
+#[tokio::test]
+async fn a_crash_after_any_write_of_a_scale_down_loses_leaks_and_doubles_nothing() {
+    crash_after_every_write(&[up::<2>()], &down::<2>()).await;
 }
