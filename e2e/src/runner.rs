@@ -17,12 +17,12 @@ pub(crate) struct Suite {
     pub(crate) cases: Vec<Case>,
 }
 
-/// When a suite runs without being asked for by name.
+/// What else may run at the same time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Runs {
-    Always,
-    /// It measures, and takes long.
-    OnRequest,
+    BesideOthers,
+    /// It measures: after all others, and by itself.
+    Alone,
 }
 
 /// One behaviour, named as a sentence with underscores.
@@ -80,11 +80,15 @@ pub(crate) async fn run(suites: Vec<Suite>, settings: Settings) -> Result<Outcom
 
     let filter = settings.filter.as_deref();
     // Suites mostly wait, each for a control plane of its own, so that two at a time take little longer than one.
-    let tallies: Vec<Result<Tally>> = futures::stream::iter(&suites)
+    let beside = suites.iter().filter(|suite| suite.runs == Runs::BesideOthers);
+    let mut tallies: Vec<Result<Tally>> = futures::stream::iter(beside)
         .map(|suite| suite.run(filter, &binary, &karpenter, &logs))
         .buffer_unordered(settings.jobs.max(1))
         .collect()
         .await;
+    for suite in suites.iter().filter(|suite| suite.runs == Runs::Alone) {
+        tallies.push(suite.run(filter, &binary, &karpenter, &logs).await);
+    }
     let mut sum = Tally::default();
     for tally in tallies {
         let tally = tally?;
@@ -116,10 +120,8 @@ struct Tally {
 impl Suite {
     /// Runs the cases that are asked for, one after the other, on a control plane that starts empty and is stopped at the end.
     async fn run(&self, filter: Option<&str>, binary: &Binary, karpenter: &Path, logs: &Path) -> Result<Tally> {
-        let wanted = |case: &Case| match filter {
-            Some(text) => format!("{}/{}", self.name, case.name).contains(text),
-            None => self.runs == Runs::Always,
-        };
+        let wanted =
+            |case: &Case| filter.is_none_or(|text| format!("{}/{}", self.name, case.name).contains(text));
         let cases: Vec<&Case> = self.cases.iter().filter(|case| wanted(case)).collect();
         let mut tally = Tally::default();
         if cases.is_empty() {

@@ -31,18 +31,12 @@ pub enum Written<K> {
 /// With a conflict if the object has changed since `before` was read, and with whatever else the API server refuses for.
 pub async fn object<K>(api: &Api<K>, before: &K, after: &K) -> Result<Written<K>>
 where
-    K: Resource + Clone + Debug + Serialize + DeserializeOwned,
+    K: Resource + Clone + Debug + PartialEq + Serialize + DeserializeOwned,
 {
-    let (mut old, mut new) = (serde_json::to_value(before)?, serde_json::to_value(after)?);
-    remove_status(&mut old);
-    remove_status(&mut new);
-    let Some(patch) = guarded(&old, &new, before) else {
-        return Ok(Written::Unchanged);
-    };
-    send(
-        api.patch(&before.name_any(), &PatchParams::default(), &Patch::Merge(patch))
-            .await,
-    )
+    match Difference::between(before, after)? {
+        Some(difference) => difference.send_object(api, before).await,
+        None => Ok(Written::Unchanged),
+    }
 }
 
 /// Patches `status` from `before` to `after`.
@@ -51,17 +45,12 @@ where
 /// As [`object`].
 pub async fn status<K>(api: &Api<K>, before: &K, after: &K) -> Result<Written<K>>
 where
-    K: Resource + Clone + Debug + Serialize + DeserializeOwned,
+    K: Resource + Clone + Debug + PartialEq + Serialize + DeserializeOwned,
 {
-    let (old, new) = (serde_json::to_value(before)?, serde_json::to_value(after)?);
-    let status = |object: &Value| json!({ "status": object.get("status").cloned().unwrap_or(Value::Null) });
-    let Some(patch) = guarded(&status(&old), &status(&new), before) else {
-        return Ok(Written::Unchanged);
-    };
-    send(
-        api.patch_status(&before.name_any(), &PatchParams::default(), &Patch::Merge(patch))
-            .await,
-    )
+    match Difference::between(before, after)? {
+        Some(difference) => difference.send_status(api, before, before.resource_version()).await,
+        None => Ok(Written::Unchanged),
+    }
 }
 
 /// Patches the object and then its status, both from `before` to `after`.
@@ -70,18 +59,65 @@ where
 /// As [`object`]. The first write may have happened when the second fails; the next reconcile finds it and goes on.
 pub async fn both<K>(api: &Api<K>, before: &K, after: &K) -> Result<Written<K>>
 where
-    K: Resource + Clone + Debug + Serialize + DeserializeOwned,
+    K: Resource + Clone + Debug + PartialEq + Serialize + DeserializeOwned,
 {
-    let first = object(api, before, after).await?;
-    let mut base = before.clone();
-    match &first {
+    let Some(difference) = Difference::between(before, after)? else {
+        return Ok(Written::Unchanged);
+    };
+    let first = difference.send_object(api, before).await?;
+    let version = match &first {
         Written::Gone => return Ok(Written::Gone),
-        Written::Unchanged => {}
-        Written::Changed(written) => base.meta_mut().resource_version = written.meta().resource_version.clone(),
-    }
-    match status(api, &base, after).await? {
+        Written::Unchanged => before.resource_version(),
+        Written::Changed(written) => written.resource_version(),
+    };
+    match difference.send_status(api, before, version).await? {
         Written::Unchanged => Ok(first),
         second => Ok(second),
+    }
+}
+
+/// The merge patches that turn one object into another: the API server takes `status` apart from the rest.
+struct Difference {
+    object: Option<Value>,
+    status: Option<Value>,
+}
+
+// === impl Difference ===
+
+impl Difference {
+    /// `None` when the objects are equal, which most reconciles find: then nothing is serialized.
+    fn between<K: PartialEq + Serialize>(before: &K, after: &K) -> Result<Option<Self>> {
+        if before == after {
+            return Ok(None);
+        }
+        let (mut old, mut new) = (serde_json::to_value(before)?, serde_json::to_value(after)?);
+        let (old_status, new_status) = (take_status(&mut old), take_status(&mut new));
+        Ok(Some(Self {
+            object: merge_patch(&old, &new),
+            status: merge_patch(&old_status, &new_status).map(|status| json!({ "status": status })),
+        }))
+    }
+
+    async fn send_object<K>(&self, api: &Api<K>, before: &K) -> Result<Written<K>>
+    where
+        K: Resource + Clone + Debug + DeserializeOwned,
+    {
+        let Some(patch) = guarded(&self.object, before.resource_version()) else {
+            return Ok(Written::Unchanged);
+        };
+        let params = PatchParams::default();
+        send(api.patch(&before.name_any(), &params, &Patch::Merge(patch)).await)
+    }
+
+    async fn send_status<K>(&self, api: &Api<K>, before: &K, version: Option<String>) -> Result<Written<K>>
+    where
+        K: Resource + Clone + Debug + DeserializeOwned,
+    {
+        let Some(patch) = guarded(&self.status, version) else {
+            return Ok(Written::Unchanged);
+        };
+        let params = PatchParams::default();
+        send(api.patch_status(&before.name_any(), &params, &Patch::Merge(patch)).await)
     }
 }
 
@@ -92,15 +128,17 @@ fn send<K>(result: kube::Result<K>) -> Result<Written<K>> {
     })
 }
 
-fn remove_status(object: &mut Value) {
-    if let Value::Object(fields) = object {
-        fields.remove("status");
+fn take_status(object: &mut Value) -> Value {
+    match object {
+        Value::Object(fields) => fields.remove("status").unwrap_or(Value::Null),
+        _ => Value::Null,
     }
 }
 
-fn guarded<K: Resource>(old: &Value, new: &Value, before: &K) -> Option<Value> {
-    let mut patch = merge_patch(old, new)?;
-    if let (Some(version), Value::Object(fields)) = (before.resource_version(), &mut patch) {
+/// The patch, for the object as it was at `version` and at no other.
+fn guarded(patch: &Option<Value>, version: Option<String>) -> Option<Value> {
+    let mut patch = patch.clone()?;
+    if let (Some(version), Value::Object(fields)) = (version, &mut patch) {
         let metadata = fields.entry("metadata").or_insert_with(|| Value::Object(Map::new()));
         if let Value::Object(metadata) = metadata {
             metadata.insert("resourceVersion".to_owned(), Value::String(version));

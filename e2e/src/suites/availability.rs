@@ -25,7 +25,7 @@ pub(crate) fn suite() -> Suite {
     };
     Suite {
         name: "availability",
-        runs: Runs::Always,
+        runs: Runs::BesideOthers,
         cases: vec![
             case(
                 "a_killed_leader_is_followed_up_in_the_middle_of_a_scale_up",

@@ -10,7 +10,7 @@ use crate::runner::{Case, Runs, Suite};
 pub(crate) fn suite() -> Suite {
     Suite {
         name: "behaviour",
-        runs: Runs::Always,
+        runs: Runs::BesideOthers,
         cases: behaviour::all().into_iter().map(case).chain([slow()]).collect(),
     }
 }

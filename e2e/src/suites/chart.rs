@@ -27,7 +27,7 @@ const CANARY: &str = "c4n4ry-d0-n0t-l3ak";
 pub(crate) fn suite() -> Suite {
     Suite {
         name: "chart",
-        runs: Runs::Always,
+        runs: Runs::BesideOthers,
         cases: vec![
             case("every_provider_passes_helm_lint", |_| Box::pin(async { lint() })),
             case("the_committed_manifests_are_what_helm_renders", |_| {

@@ -37,7 +37,7 @@ struct Cloud {
 pub(crate) fn suite() -> Suite {
     Suite {
         name: "clouds",
-        runs: Runs::Always,
+        runs: Runs::BesideOthers,
         cases: vec![
             case("cloudstack", |client| Box::pin(cloudstack(client))),
             case("ovhcloud", |client| Box::pin(ovhcloud(client))),

@@ -16,7 +16,7 @@ use crate::world;
 pub(crate) fn suite() -> Suite {
     Suite {
         name: "crds",
-        runs: Runs::Always,
+        runs: Runs::BesideOthers,
         cases: vec![
             Case {
                 name: "the_api_server_establishes_every_crd_of_the_chart".into(),

@@ -23,7 +23,7 @@ const LIMIT: Duration = Duration::from_secs(400);
 pub(crate) fn suite() -> Suite {
     Suite {
         name: "docs",
-        runs: Runs::Always,
+        runs: Runs::BesideOthers,
         cases: vec![
             case("the_sandbox_page_works_as_written", |environment| {
                 Box::pin(follow(environment, "sandbox"))

@@ -27,7 +27,7 @@ pub(crate) fn suite() -> Suite {
     }
     Suite {
         name: "kubectl",
-        runs: Runs::Always,
+        runs: Runs::BesideOthers,
         cases,
     }
 }

@@ -26,7 +26,7 @@ const LATER: Duration = Duration::from_secs(240);
 pub(crate) fn suite() -> Suite {
     Suite {
         name: "scenarios",
-        runs: Runs::Always,
+        runs: Runs::BesideOthers,
         cases: vec![
             case("pods_come_and_nodes_come_pods_go_and_nodes_go", |world| {
                 Box::pin(scale_up_and_down(world))

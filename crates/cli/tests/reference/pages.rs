@@ -40,6 +40,9 @@ fn walk(folder: &Path, found: &mut Vec<(String, String)>) {
     }
 }
 
+/// The files of this repository, seen from the site that the documentation is built into.
+const FORGE: &str = "https://github.com/karpenter-rs/karpenter/";
+
 #[test]
 fn every_link_leads_to_a_file() {
     let link = Regex::new(r"\]\(([^)#\s]*)(?:#[^)]*)?\)").unwrap();
@@ -47,16 +50,36 @@ fn every_link_leads_to_a_file() {
     for (page, text) in pages() {
         for found in link.captures_iter(&text) {
             let target = &found[1];
-            if target.is_empty() || target.contains("://") || target.starts_with("mailto:") {
-                continue;
-            }
-            let path: PathBuf = Path::new(&page).parent().unwrap().join(target);
+            let on_the_forge = target
+                .strip_prefix(FORGE)
+                .and_then(|path| path.strip_prefix("blob/main/").or_else(|| path.strip_prefix("tree/main/")));
+            let path: PathBuf = match on_the_forge {
+                Some(path) => path.into(),
+                None if target.is_empty() || target.contains("://") || target.starts_with("mailto:") => continue,
+                None => Path::new(&page).parent().unwrap().join(target),
+            };
             if !repository(&path.to_string_lossy()).exists() {
                 broken.push(format!("{page}: {target}"));
             }
         }
     }
     assert!(broken.is_empty(), "links that lead nowhere:\n{}", broken.join("\n"));
+}
+
+#[test]
+fn links_between_pages_of_the_book_stay_in_the_book() {
+    let up = Regex::new(r"\]\(((?:\.\./)+)").unwrap();
+    for (page, text) in pages() {
+        let Some(below_docs) = page.strip_prefix("docs/") else {
+            continue;
+        };
+        for found in up.captures_iter(&text) {
+            assert!(
+                found[1].len() / 3 <= below_docs.matches('/').count(),
+                "{page} links out of docs/, which the site does not have: begin that link with {FORGE}blob/main/"
+            );
+        }
+    }
 }
 
 #[test]

@@ -25,7 +25,7 @@ fn page() -> String {
     let mut page = String::from(
         "# Settings\n\nEvery flag of `karpenter controller`, generated from its `--help`. Each can also be set through the environment \
          variable beside it; a flag wins over the environment, the environment over the default. The Helm chart sets the common ones from \
-         its [values](../../charts/karpenter/README.md) and takes all others through `controller.env`.\n\nA number, boolean or duration \
+         its [values](https://github.com/karpenter-rs/karpenter/blob/main/charts/karpenter/README.md) and takes all others through `controller.env`.\n\nA number, boolean or duration \
          in the environment that can't be read means the default, as it does upstream; on the command line it is an error.\n",
     );
     let mut heading = String::new();
