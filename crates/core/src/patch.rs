@@ -209,13 +209,27 @@ mod tests {
 
     #[test]
     fn a_patch_carries_the_version_it_was_made_from() {
-        use k8s_openapi::api::core::v1::Node;
-        let mut node = Node::default();
-        node.metadata.resource_version = Some("7".to_owned());
-        let patch = guarded(&json!({"spec": {}}), &json!({"spec": {"unschedulable": true}}), &node);
+        let patch = guarded(&Some(json!({"spec": {"unschedulable": true}})), Some("7".to_owned()));
         assert_eq!(
             patch,
             Some(json!({"spec": {"unschedulable": true}, "metadata": {"resourceVersion": "7"}}))
         );
+        assert_eq!(guarded(&None, Some("7".to_owned())), None);
+    }
+
+    #[test]
+    fn status_is_told_apart_from_the_rest() {
+        use k8s_openapi::api::core::v1::Node;
+        let node = |yaml: &str| serde_norway::from_str::<Node>(yaml).unwrap();
+        let before = node("{metadata: {name: n}, status: {phase: Pending}}");
+        let after = node("{metadata: {name: n, labels: {a: b}}, status: {phase: Running}}");
+        let difference = Difference::between(&before, &after).unwrap().unwrap();
+        assert_eq!(difference.object, Some(json!({"metadata": {"labels": {"a": "b"}}})));
+        assert_eq!(difference.status, Some(json!({"status": {"phase": "Running"}})));
+
+        let only_status = node("{metadata: {name: n}, status: {phase: Running}}");
+        let difference = Difference::between(&before, &only_status).unwrap().unwrap();
+        assert_eq!(difference.object, None);
+        assert!(Difference::between(&before, &before.clone()).unwrap().is_none());
     }
 }

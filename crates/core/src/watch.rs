@@ -118,7 +118,8 @@ pub struct Cache<V> {
 
 /// Makes objects small for the time that nobody looks at them.
 pub(crate) trait Pack<V>: Send + Sync {
-    fn pack(&self, value: &V) -> Box<dyn Unpack<V>>;
+    /// Leaves `value` as it was; it may take parts out of it meanwhile.
+    fn pack(&self, value: &mut V) -> Box<dyn Unpack<V>>;
 }
 
 /// An object that was made small.
@@ -244,12 +245,13 @@ impl<V: Send + Sync + 'static> Cache<V> {
     }
 
     /// Records that the object under `key` now is `value`.
-    pub fn apply(&self, key: Key, resource_version: &str, value: V) {
+    pub fn apply(&self, key: Key, resource_version: &str, mut value: V) {
         let observers = self.observers.lock();
+        let packed = self.packer.as_ref().map(|packer| packer.pack(&mut value));
         let value = Arc::new(value);
         let old = {
-            let kept = match &self.packer {
-                Some(packer) => Kept::Packed(packer.pack(&value)),
+            let kept = match packed {
+                Some(packed) => Kept::Packed(packed),
                 None => Kept::Whole(value.clone()),
             };
             let mut objects = self.objects.write();

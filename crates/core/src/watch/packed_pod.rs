@@ -26,12 +26,12 @@ pub(super) struct PodPacker {
 struct Shared {
     /// Pods without anything of their own, by a hash of their labels and owners.
     templates: FxHashMap<u64, Vec<Arc<Pod>>>,
-    conditions: FxHashMap<ConditionText, Arc<ConditionText>>,
+    conditions: FxHashMap<u64, Vec<Arc<ConditionText>>>,
     packed_since_sweep: u32,
 }
 
 /// What a condition says, without when.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Debug)]
 struct ConditionText {
     kind: String,
     status: String,
@@ -61,10 +61,10 @@ struct PackedCondition {
 }
 
 impl Pack<Pod> for PodPacker {
-    fn pack(&self, pod: &Pod) -> Box<dyn Unpack<Pod>> {
-        let (meta, spec, status) = (&pod.metadata, pod.spec.as_ref(), pod.status.as_ref());
+    fn pack(&self, pod: &mut Pod) -> Box<dyn Unpack<Pod>> {
         let mut shared = self.shared.lock();
         let template = shared.template(pod);
+        let (meta, spec, status) = (&pod.metadata, pod.spec.as_ref(), pod.status.as_ref());
         let conditions = status.and_then(|status| status.conditions.as_ref());
         let conditions = conditions.map(|all| all.iter().map(|condition| shared.condition(condition)).collect());
         shared.sweep_sometimes();
@@ -131,7 +131,9 @@ impl PackedCondition {
 }
 
 impl Shared {
-    fn template(&mut self, pod: &Pod) -> Arc<Pod> {
+    /// What `pod` has in common with its siblings. The pod's own parts are laid aside meanwhile: most pods have a template
+    /// already, and to copy one only to compare it would cost more than all the rest of packing.
+    fn template(&mut self, pod: &mut Pod) -> Arc<Pod> {
         let mut hasher = FxHasher::default();
         pod.metadata.labels.hash(&mut hasher);
         for owner in pod.metadata.owner_references.iter().flatten() {
@@ -142,28 +144,31 @@ impl Shared {
             .and_then(|status| status.phase.as_ref())
             .hash(&mut hasher);
         let alike = self.templates.entry(hasher.finish()).or_default();
-        if let Some(known) = alike.iter().find(|known| fits(known, pod)) {
-            return known.clone();
-        }
-        let template = Arc::new(without_own_parts(pod.clone()));
-        alike.push(template.clone());
+        let own = OwnParts::take_from(pod);
+        let template = match alike.iter().find(|known| ***known == *pod) {
+            Some(known) => known.clone(),
+            None => {
+                let template = Arc::new(pod.clone());
+                alike.push(template.clone());
+                template
+            }
+        };
+        own.give_back_to(pod);
         template
     }
 
     fn condition(&mut self, condition: &PodCondition) -> PackedCondition {
-        let text = ConditionText {
-            kind: condition.type_.clone(),
-            status: condition.status.clone(),
-            reason: condition.reason.clone(),
-            message: condition.message.clone(),
-            observed_generation: condition.observed_generation,
-        };
-        let text = match self.conditions.get(&text) {
+        let mut hasher = FxHasher::default();
+        condition.type_.hash(&mut hasher);
+        condition.status.hash(&mut hasher);
+        condition.message.hash(&mut hasher);
+        let alike = self.conditions.entry(hasher.finish()).or_default();
+        let text = match alike.iter().find(|known| known.is_of(condition)) {
             Some(known) => known.clone(),
             None => {
-                let shared = Arc::new(text.clone());
-                self.conditions.insert(text, shared.clone());
-                shared
+                let text = Arc::new(ConditionText::of(condition));
+                alike.push(text.clone());
+                text
             }
         };
         PackedCondition {
@@ -183,36 +188,88 @@ impl Shared {
             alike.retain(|template| Arc::strong_count(template) > 1);
             !alike.is_empty()
         });
-        self.conditions.retain(|_, text| Arc::strong_count(text) > 1);
+        self.conditions.retain(|_, alike| {
+            alike.retain(|text| Arc::strong_count(text) > 1);
+            !alike.is_empty()
+        });
     }
 }
 
-/// Whether `template` is all of `pod` but what is the pod's own.
-fn fits(template: &Pod, pod: &Pod) -> bool {
-    let meta = (&template.metadata, &pod.metadata);
-    let cheap = meta.0.labels == meta.1.labels && meta.0.owner_references == meta.1.owner_references;
-    cheap && *template == without_own_parts(pod.clone())
+// === impl ConditionText ===
+
+impl ConditionText {
+    fn of(condition: &PodCondition) -> Self {
+        Self {
+            kind: condition.type_.clone(),
+            status: condition.status.clone(),
+            reason: condition.reason.clone(),
+            message: condition.message.clone(),
+            observed_generation: condition.observed_generation,
+        }
+    }
+
+    fn is_of(&self, condition: &PodCondition) -> bool {
+        self.kind == condition.type_
+            && self.status == condition.status
+            && self.reason == condition.reason
+            && self.message == condition.message
+            && self.observed_generation == condition.observed_generation
+    }
 }
 
-fn without_own_parts(mut pod: Pod) -> Pod {
-    let meta = &mut pod.metadata;
-    meta.name = None;
-    meta.namespace = None;
-    meta.uid = None;
-    meta.resource_version = None;
-    meta.creation_timestamp = None;
-    meta.deletion_timestamp = None;
-    meta.deletion_grace_period_seconds = None;
-    meta.generation = None;
-    if let Some(spec) = &mut pod.spec {
-        spec.node_name = None;
+/// What no two pods have in common, taken out of one for a while.
+struct OwnParts {
+    meta: ObjectMeta,
+    node_name: Option<String>,
+    start_time: Option<Time>,
+    nominated_node_name: Option<String>,
+    conditions: Option<Vec<PodCondition>>,
+}
+
+// === impl OwnParts ===
+
+impl OwnParts {
+    fn take_from(pod: &mut Pod) -> Self {
+        let meta = &mut pod.metadata;
+        let (mut spec, mut status) = (pod.spec.as_mut(), pod.status.as_mut());
+        Self {
+            meta: ObjectMeta {
+                name: meta.name.take(),
+                namespace: meta.namespace.take(),
+                uid: meta.uid.take(),
+                resource_version: meta.resource_version.take(),
+                creation_timestamp: meta.creation_timestamp.take(),
+                deletion_timestamp: meta.deletion_timestamp.take(),
+                deletion_grace_period_seconds: meta.deletion_grace_period_seconds.take(),
+                generation: meta.generation.take(),
+                ..ObjectMeta::default()
+            },
+            node_name: spec.as_mut().and_then(|spec| spec.node_name.take()),
+            start_time: status.as_mut().and_then(|status| status.start_time.take()),
+            nominated_node_name: status.as_mut().and_then(|status| status.nominated_node_name.take()),
+            conditions: status.as_mut().and_then(|status| status.conditions.take()),
+        }
     }
-    if let Some(status) = &mut pod.status {
-        status.start_time = None;
-        status.nominated_node_name = None;
-        status.conditions = None;
+
+    fn give_back_to(self, pod: &mut Pod) {
+        let meta = &mut pod.metadata;
+        meta.name = self.meta.name;
+        meta.namespace = self.meta.namespace;
+        meta.uid = self.meta.uid;
+        meta.resource_version = self.meta.resource_version;
+        meta.creation_timestamp = self.meta.creation_timestamp;
+        meta.deletion_timestamp = self.meta.deletion_timestamp;
+        meta.deletion_grace_period_seconds = self.meta.deletion_grace_period_seconds;
+        meta.generation = self.meta.generation;
+        if let Some(spec) = &mut pod.spec {
+            spec.node_name = self.node_name;
+        }
+        if let Some(status) = &mut pod.status {
+            status.start_time = self.start_time;
+            status.nominated_node_name = self.nominated_node_name;
+            status.conditions = self.conditions;
+        }
     }
-    pod
 }
 
 #[cfg(test)]
@@ -255,7 +312,10 @@ status:
 
     fn there_and_back(packer: &PodPacker, pod: &Pod) -> Pod {
         let version = pod.metadata.resource_version.clone().unwrap_or_default();
-        packer.pack(pod).unpack(&Key::of(pod), &version)
+        let mut given = pod.clone();
+        let packed = packer.pack(&mut given);
+        assert_eq!(given, *pod, "packing changed the pod");
+        packed.unpack(&Key::of(pod), &version)
     }
 
     #[test]
@@ -270,11 +330,11 @@ status:
     #[test]
     fn siblings_share_what_they_have_in_common_and_keep_what_is_their_own() {
         let packer = PodPacker::default();
-        let (first, mut second) = (pod(), pod());
+        let (mut first, mut second) = (pod(), pod());
         second.metadata.name = Some("web-2".to_owned());
         second.metadata.uid = Some("v".to_owned());
         second.spec.as_mut().unwrap().node_name = None;
-        let kept = [packer.pack(&first), packer.pack(&second)];
+        let kept = [packer.pack(&mut first), packer.pack(&mut second)];
         assert_eq!(packer.shared.lock().templates.values().flatten().count(), 1);
         assert_eq!(kept[1].unpack(&Key::of(&second), "7"), second);
         assert_eq!(kept[0].unpack(&Key::of(&first), "7"), first);
@@ -283,9 +343,9 @@ status:
     #[test]
     fn a_pod_that_differs_gets_a_template_of_its_own() {
         let packer = PodPacker::default();
-        let (first, mut second) = (pod(), pod());
+        let (mut first, mut second) = (pod(), pod());
         second.spec.as_mut().unwrap().priority = Some(4);
-        let kept = [packer.pack(&first), packer.pack(&second)];
+        let kept = [packer.pack(&mut first), packer.pack(&mut second)];
         assert_eq!(kept[1].unpack(&Key::of(&second), "7"), second);
         assert_eq!(packer.shared.lock().templates.values().flatten().count(), 2);
     }
@@ -295,9 +355,9 @@ status:
         let packer = PodPacker::default();
         let mut other = pod();
         other.metadata.labels = None;
-        drop(packer.pack(&pod()));
+        drop(packer.pack(&mut pod()));
         for _ in 0..SWEEP_EVERY {
-            packer.pack(&other);
+            packer.pack(&mut other);
         }
         assert!(packer.shared.lock().templates.values().flatten().count() <= 1);
     }
