@@ -278,6 +278,7 @@ impl State {
         }
         window.used += 2;
         if window.used > most {
+            *self.above_limit.entry(account.to_owned()).or_default() += 1;
             let left = later(window.since, interval).duration_since(now).as_millis();
             return Err(Refusal::new(
                 429,

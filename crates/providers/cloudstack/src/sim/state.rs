@@ -30,6 +30,8 @@ pub(super) struct State {
     pub(super) domain_limits: BTreeMap<(String, String), i64>,
     pub(super) calls: Vec<Call>,
     pub(super) windows: BTreeMap<String, Window>,
+    /// Requests above the limit, by account.
+    pub(super) above_limit: BTreeMap<String, usize>,
     numbers: u64,
     addresses: u64,
     groups: BTreeMap<String, (String, Timestamp)>,
@@ -182,6 +184,7 @@ impl State {
             domain_limits: BTreeMap::new(),
             calls: Vec::new(),
             windows: BTreeMap::new(),
+            above_limit: BTreeMap::new(),
             numbers: 4,
             addresses: 0,
             groups: BTreeMap::new(),

@@ -35,6 +35,11 @@ impl State {
         {
             found.push(format!("volume {} was deleted, and is not ours", volume.name));
         }
+        for (account, requests) in &self.above_limit {
+            found.push(format!(
+                "account {account} had {requests} request(s) above its rate limit"
+            ));
+        }
         found
     }
 }

@@ -120,6 +120,11 @@ async fn a_throttled_request_waits_as_long_as_the_server_says() {
     let waited = calls[refused + 1].at.duration_since(calls[refused].at);
     assert!(waited >= SignedDuration::from_millis(100), "{waited}");
     assert_eq!(calls[refused + 1].status, 200, "one wait is enough");
+    let violations = wire.simulator.violations();
+    assert!(
+        violations.len() == 1 && violations[0].ends_with("above its rate limit"),
+        "the simulator sees it too: {violations:?}"
+    );
 }
 
 #[tokio::test]
