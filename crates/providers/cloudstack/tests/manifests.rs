@@ -116,20 +116,70 @@ async fn pools_of_the_prototype_that_v1_does_not_know_are_refused_with_a_reason(
     let found = spaces.validate(&LabelRules::default());
     let told = format!("{found:?}");
     assert!(told.contains("Medium Instance"), "{told}");
-    // As kubectl sends it.
-    let misplaced = pool(
+    let within = pool(
         types(&["medium"]),
         json!({"consolidateAfter": "1m", "expireAfter": "720h"}),
     );
-    let request = http::Request::post("/apis/karpenter.sh/v1/nodepools?fieldValidation=Strict")
-        .header("content-type", "application/json")
-        .body(kube::client::Body::from(misplaced.to_string().into_bytes()))
-        .expect("a request");
-    let answer = sandbox.client().send(request).await.expect("an answer");
-    assert_eq!(answer.status(), 400);
-    let body = answer.into_body().collect_bytes().await.expect("a body");
-    let text = String::from_utf8_lossy(&body).into_owned();
-    assert!(text.contains("unknown field") && text.contains("expireAfter"), "{text}");
+    let mut beside = pool(types(&["medium"]), json!({"consolidateAfter": "1m"}));
+    beside["spec"]["expireAfter"] = json!("720h");
+    for misplaced in [within, beside] {
+        // As kubectl sends it.
+        let request = http::Request::post("/apis/karpenter.sh/v1/nodepools?fieldValidation=Strict")
+            .header("content-type", "application/json")
+            .body(kube::client::Body::from(misplaced.to_string().into_bytes()))
+            .expect("a request");
+        let answer = sandbox.client().send(request).await.expect("an answer");
+        assert_eq!(answer.status(), 400);
+        let body = answer.into_body().collect_bytes().await.expect("a body");
+        let text = String::from_utf8_lossy(&body).into_owned();
+        assert!(text.contains("unknown field") && text.contains("expireAfter"), "{text}");
+    }
+}
+
+/// One class for everything and one for computing, each with its pool, as the prototype's examples have them.
+#[test]
+fn general_and_compute_intensive_classes_and_pools_apply() {
+    let sandbox = cluster();
+    for (name, cpu, weight) in [("general", "100", 10), ("compute-intensive", "500", 50)] {
+        let class = format!(
+            "
+apiVersion: karpenter.k8s.cloudstack/v1
+kind: CloudStackNodeClass
+metadata: {{name: {name}}}
+spec:
+  zone: zone-1
+  networkSelectorTerms:
+  - tags: {{karpenter.sh/discovery: my-cluster}}
+  serviceOfferingSelectorTerms:
+  - tags: {{karpenter.sh/discovery: my-cluster, workload: {name}}}
+  templateSelectorTerms:
+  - osType: Ubuntu 22.04 LTS
+  tags: {{workload: {name}}}
+"
+        );
+        let pool = format!(
+            "
+apiVersion: karpenter.sh/v1
+kind: NodePool
+metadata: {{name: {name}}}
+spec:
+  weight: {weight}
+  limits: {{cpu: {cpu}, memory: 1000Gi}}
+  disruption: {{consolidationPolicy: WhenEmptyOrUnderutilized, consolidateAfter: 1m}}
+  template:
+    metadata:
+      labels: {{workload: {name}}}
+    spec:
+      expireAfter: 720h
+      nodeClassRef: {{group: karpenter.k8s.cloudstack, kind: CloudStackNodeClass, name: {name}}}
+      requirements:
+      - {{key: kubernetes.io/arch, operator: In, values: [amd64]}}
+      - {{key: karpenter.sh/capacity-type, operator: In, values: [on-demand]}}
+"
+        );
+        sandbox.apply(&class).expect("the class is accepted");
+        sandbox.apply(&pool).expect("the pool is accepted");
+    }
 }
 
 #[test]

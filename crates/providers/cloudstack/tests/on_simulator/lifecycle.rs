@@ -294,6 +294,60 @@ async fn a_node_with_another_form_of_the_provider_id_is_recognised() {
     );
 }
 
+/// A Node without a provider ID, as a kubelet without a cloud-controller-manager makes it.
+fn anonymous(name: &str, uuid: &str, address: &str) -> Node {
+    serde_json::from_value(json!({
+        "metadata": {"name": name},
+        "status": {
+            "addresses": [{"type": "InternalIP", "address": address}],
+            "nodeInfo": {"systemUUID": uuid, "machineID": "", "bootID": "", "kernelVersion": "", "osImage": "",
+                "containerRuntimeVersion": "", "kubeletVersion": "", "kubeProxyVersion": "", "operatingSystem": "",
+                "architecture": ""},
+        },
+    }))
+    .expect("a Node")
+}
+
+/// The provider ID that a Node without one has after a look.
+async fn identified(cloud: &Cloud, node: &Node) -> Option<String> {
+    let objects = cloud.sandbox.objects();
+    let mut stored = objects.create(node).expect("accepted");
+    stored.status.clone_from(&node.status);
+    objects.update_status(&stored).expect("accepted");
+    cloud.provider.identify_nodes().await.expect("a look");
+    let name = node.metadata.name.as_deref().expect("a name");
+    let node: Node = objects.get("", name).expect("there");
+    node.spec.and_then(|spec| spec.provider_id)
+}
+
+#[tokio::test]
+async fn a_node_without_a_provider_id_gets_that_of_the_machine_it_certainly_is() {
+    let cloud = Cloud::start().await;
+    let claim = cloud.launch(&claim(1, "1", json!([]))).await;
+    let machine = cloud.live()[0].clone();
+    let by_hand = "11111111-2222-4333-8444-555555555555";
+    let foreign = foreign(&cloud.simulator, by_hand);
+    cloud.simulator.operate(|operator| operator.add_machine(foreign));
+    let wrong = "22222222-2222-4333-8444-555555555555";
+    for (node, why) in [
+        (
+            anonymous("elsewhere", wrong, "192.0.2.1"),
+            "no such firmware, no such name",
+        ),
+        (
+            anonymous(&machine.name, wrong, "192.0.2.1"),
+            "only the name is that of a machine",
+        ),
+        (anonymous("by-hand", by_hand, "192.0.2.2"), "a machine without a claim"),
+    ] {
+        assert_eq!(identified(&cloud, &node).await, None, "{why}");
+    }
+    let own = anonymous("renamed", &machine.id.to_uppercase(), "192.0.2.3");
+    let found = identified(&cloud, &own).await;
+    assert!(found.is_some());
+    assert_eq!(found.as_deref(), claim.provider_id());
+}
+
 #[tokio::test]
 async fn a_class_in_use_is_not_deleted_before_its_last_claim() {
     let cloud = Cloud::with(Seed::default(), json!({"affinityGroups": {"managed": {}}})).await;
