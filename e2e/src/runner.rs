@@ -120,8 +120,7 @@ struct Tally {
 impl Suite {
     /// Runs the cases that are asked for, one after the other, on a control plane that starts empty and is stopped at the end.
     async fn run(&self, filter: Option<&str>, binary: &Binary, karpenter: &Path, logs: &Path) -> Result<Tally> {
-        let wanted =
-            |case: &Case| filter.is_none_or(|text| format!("{}/{}", self.name, case.name).contains(text));
+        let wanted = |case: &Case| filter.is_none_or(|text| format!("{}/{}", self.name, case.name).contains(text));
         let cases: Vec<&Case> = self.cases.iter().filter(|case| wanted(case)).collect();
         let mut tally = Tally::default();
         if cases.is_empty() {

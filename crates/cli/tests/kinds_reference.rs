@@ -139,7 +139,9 @@ fn row(path: &str, schema: &Value, needed: &str) -> String {
     format!(
         "| `{path}` | {} | {default} | {} |",
         type_of(schema),
-        format!("{description}{range}{most}").replace('|', "\\|").replace('<', "\\<")
+        format!("{description}{range}{most}")
+            .replace('|', "\\|")
+            .replace('<', "\\<")
     )
 }
 

@@ -117,7 +117,10 @@ impl Difference {
             return Ok(Written::Unchanged);
         };
         let params = PatchParams::default();
-        send(api.patch_status(&before.name_any(), &params, &Patch::Merge(patch)).await)
+        send(
+            api.patch_status(&before.name_any(), &params, &Patch::Merge(patch))
+                .await,
+        )
     }
 }
 

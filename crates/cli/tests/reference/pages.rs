@@ -50,9 +50,10 @@ fn every_link_leads_to_a_file() {
     for (page, text) in pages() {
         for found in link.captures_iter(&text) {
             let target = &found[1];
-            let on_the_forge = target
-                .strip_prefix(FORGE)
-                .and_then(|path| path.strip_prefix("blob/main/").or_else(|| path.strip_prefix("tree/main/")));
+            let on_the_forge = target.strip_prefix(FORGE).and_then(|path| {
+                path.strip_prefix("blob/main/")
+                    .or_else(|| path.strip_prefix("tree/main/"))
+            });
             let path: PathBuf = match on_the_forge {
                 Some(path) => path.into(),
                 None if target.is_empty() || target.contains("://") || target.starts_with("mailto:") => continue,

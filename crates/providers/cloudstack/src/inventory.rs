@@ -46,6 +46,10 @@ pub struct Inventory {
     quota: TtlCache<Option<String>, Option<Account>>,
     full_zones: TtlCache<(), BTreeSet<String>>,
     tariffs: TtlCache<(), Vec<Tariff>>,
+    /// Zones that are asked for by id because they are not listed: disabled ones, and those that do not exist.
+    unlisted_zones: TtlCache<String, Vec<Zone>>,
+    /// That something was not found although everything was read anew.
+    not_found: TtlCache<(), ()>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -62,6 +66,9 @@ struct InZone {
 
 /// Percent of both cpu and memory from which on a zone takes no more machines.
 const FULL: f64 = 99.5;
+
+/// What was not found is believed for this long; then it is looked for in new lists, however young the kept ones are.
+const NEGATIVE: Duration = Duration::from_secs(30);
 
 /// A list that cannot be refreshed serves on for this long.
 const STALE: Stale = Stale::ServeFor(Duration::from_secs(3600));
@@ -93,6 +100,8 @@ impl Inventory {
             quota: cache!("quota", lifetimes.quota, Stale::Refuse),
             full_zones: cache!("capacity", lifetimes.quota, Stale::Refuse),
             tariffs: cache!("pricing", lifetimes.pricing, STALE),
+            unlisted_zones: cache!("negative_lookups", NEGATIVE, STALE),
+            not_found: cache!("negative_lookups", NEGATIVE, Stale::Refuse),
         }
     }
 
@@ -101,6 +110,24 @@ impl Inventory {
     /// # Errors
     /// When something that the class needs was never read.
     pub async fn resolve(&self, class: &CloudStackNodeClass) -> Result<Resolution, ApiError> {
+        let generation = self.zones.generation();
+        let resolution = self.resolve_by_kept(class).await?;
+        if resolution.problems.is_empty() {
+            return Ok(resolution);
+        }
+        // What is missing may have been made since the lists were read, and whoever made it waits for us to see it.
+        let read_anew = || async {
+            self.flush_choices();
+            Ok::<_, ApiError>(())
+        };
+        self.not_found.get(&(), read_anew).await?;
+        if self.zones.generation() == generation {
+            return Ok(resolution);
+        }
+        self.resolve_by_kept(class).await
+    }
+
+    async fn resolve_by_kept(&self, class: &CloudStackNodeClass) -> Result<Resolution, ApiError> {
         let spec = &class.spec;
         let mut lists = Lists {
             zones: self.zones().await?,
@@ -113,7 +140,7 @@ impl Inventory {
             if !known.iter().any(|zone| zone.id == wanted || zone.name == wanted)
                 && uuid::Uuid::parse_str(wanted).is_ok()
             {
-                known.extend(self.zone_by_id(wanted).await?);
+                known.extend(self.unlisted_zone(wanted).await?.iter().cloned());
             }
         }
         let zones = resolve::zones(class, &known, &mut problems);
@@ -183,6 +210,18 @@ impl Inventory {
 
     /// Forgets everything, so that the next ask is answered by CloudStack.
     pub fn flush(&self) {
+        self.flush_choices();
+        self.affinity_types.flush();
+        self.capabilities.flush();
+        self.quota.flush();
+        self.full_zones.flush();
+        self.tariffs.flush();
+        self.unlisted_zones.flush();
+        self.not_found.flush();
+    }
+
+    /// Forgets everything that selectors choose from.
+    fn flush_choices(&self) {
         self.zones.flush();
         self.offerings.flush();
         self.hosted.flush();
@@ -190,15 +229,10 @@ impl Inventory {
         self.templates.flush();
         self.networks.flush();
         self.affinity_groups.flush();
-        self.affinity_types.flush();
         self.security_groups.flush();
         self.key_pairs.flush();
         self.user_data.flush();
         self.projects.flush();
-        self.capabilities.flush();
-        self.quota.flush();
-        self.full_zones.flush();
-        self.tariffs.flush();
     }
 
     pub fn flush_networks(&self) {
@@ -220,12 +254,15 @@ impl Inventory {
         self.zones.get(&(), || self.list(request, "zone")).await
     }
 
-    async fn zone_by_id(&self, id: &str) -> Result<Vec<Zone>, ApiError> {
-        let request = Request::new("listZones").with("id", id);
-        match self.list(request, "zone").await {
-            Err(error) if error.class() == Some(&Class::NotFound) => Ok(Vec::new()),
-            zones => zones,
-        }
+    async fn unlisted_zone(&self, id: &str) -> Result<Arc<Vec<Zone>>, ApiError> {
+        let load = || async {
+            let request = Request::new("listZones").with("id", id);
+            match self.list(request, "zone").await {
+                Err(error) if error.class() == Some(&Class::NotFound) => Ok(Vec::new()),
+                zones => zones,
+            }
+        };
+        self.unlisted_zones.get(&id.to_owned(), load).await
     }
 
     pub async fn offerings(&self, project: Option<&str>) -> Result<Arc<Vec<ServiceOffering>>, ApiError> {

@@ -6,6 +6,7 @@ mod crashes;
 mod drift;
 mod environment;
 mod errors;
+mod kept;
 mod launches;
 mod lifecycle;
 mod observed;
