@@ -14,7 +14,7 @@ use serde_json::json;
 
 use crate::environment::{Cloud, claim, foreign};
 
-async fn terminate(cloud: &Cloud, claim: &NodeClaim) {
+pub(crate) async fn terminate(cloud: &Cloud, claim: &NodeClaim) {
     for _ in 0..40 {
         if cloud
             .provider

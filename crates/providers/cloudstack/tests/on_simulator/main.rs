@@ -9,6 +9,7 @@ mod errors;
 mod kept;
 mod launches;
 mod lifecycle;
+mod load;
 mod observed;
 mod replay;
 mod requests;
