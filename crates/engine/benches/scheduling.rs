@@ -2,8 +2,7 @@
 //!
 //! `cargo bench -p karpenter-engine`; `docs/performance.md` has figures and the machine they came from.
 
-// The example writes the same workloads as files; here parts of it are unused.
-#[allow(dead_code)]
+#[expect(dead_code, reason = "the example writes the same workloads as files, and uses all of it")]
 #[path = "../examples/workload/generate.rs"]
 mod generate;
 

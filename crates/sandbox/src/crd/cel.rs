@@ -14,7 +14,7 @@ use super::lists::counterpart;
 use super::schema::Schema;
 use super::validate::type_name;
 
-static COMPILED: Compiled<Program> = Compiled::new();
+static COMPILED: Compiled<Program> = Compiled::keeping(4096);
 
 /// One rule of a schema node.
 #[derive(Debug)]

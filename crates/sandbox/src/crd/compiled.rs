@@ -11,15 +11,15 @@ use parking_lot::Mutex;
 /// By text.
 pub(super) struct Compiled<T> {
     known: LazyLock<Mutex<HashMap<String, Arc<T>>>>,
+    most: usize,
 }
 
-/// A cluster has some hundred texts; one that makes them up forgets them all now and then.
-const MOST: usize = 4096;
-
 impl<T> Compiled<T> {
-    pub(super) const fn new() -> Self {
+    /// Keeps `most` at a time: a cluster that makes texts up has them all forgotten now and then.
+    pub(super) const fn keeping(most: usize) -> Self {
         Self {
             known: LazyLock::new(Mutex::default),
+            most,
         }
     }
 
@@ -30,7 +30,7 @@ impl<T> Compiled<T> {
         }
         let compiled = Arc::new(compile()?);
         let mut known = self.known.lock();
-        if known.len() >= MOST {
+        if known.len() >= self.most {
             known.clear();
         }
         known.insert(text.to_owned(), Arc::clone(&compiled));
@@ -44,7 +44,7 @@ mod tests {
 
     #[test]
     fn a_text_is_compiled_once_and_an_error_is_not_kept() {
-        let compiled = Compiled::new();
+        let compiled = Compiled::keeping(2);
         assert_eq!(compiled.of("a", || Err("not yet")), Err("not yet"));
         let first = compiled.of("a", || Ok::<_, &str>(1)).expect("compiled");
         let again = compiled.of("a", || Ok::<_, &str>(2)).expect("known");
@@ -53,8 +53,8 @@ mod tests {
 
     #[test]
     fn a_cluster_that_makes_texts_up_does_not_fill_the_memory() {
-        let compiled = Compiled::new();
-        for number in 0..=MOST {
+        let compiled = Compiled::keeping(2);
+        for number in 0..3 {
             compiled
                 .of(&number.to_string(), || Ok::<_, ()>(number))
                 .expect("compiled");

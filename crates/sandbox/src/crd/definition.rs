@@ -1,12 +1,11 @@
 //! A CustomResourceDefinition, read and checked: names, versions and what each version can do.
 
-use std::collections::HashMap;
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 
 use jiff::Timestamp;
-use parking_lot::Mutex;
 use serde_json::Value;
 
+use super::compiled::Compiled;
 use super::error::FieldError;
 use super::jsonpath::JsonPath;
 use super::schema::CompiledSchema;
@@ -158,25 +157,9 @@ impl Names {
     }
 }
 
-/// Schemas that this process remembers having compiled.
-const REMEMBERED: usize = 64;
-
-/// The schema, compiled at most once per process: the same definitions are read again whenever one of them changes, and by every
-/// sandbox that a test starts, and compiling their rules is most of the cost of starting one.
-fn compiled(document: &Value, path: &str) -> Result<Arc<CompiledSchema>, Vec<FieldError>> {
-    static KNOWN: LazyLock<Mutex<HashMap<String, Arc<CompiledSchema>>>> = LazyLock::new(Mutex::default);
-    let text = document.to_string();
-    if let Some(known) = KNOWN.lock().get(&text) {
-        return Ok(Arc::clone(known));
-    }
-    let schema = Arc::new(CompiledSchema::compile(document, path)?);
-    let mut known = KNOWN.lock();
-    if known.len() == REMEMBERED {
-        known.clear();
-    }
-    known.insert(text, Arc::clone(&schema));
-    Ok(schema)
-}
+/// The same definitions are read again whenever one of them changes, and by every sandbox that a test starts; compiling their rules
+/// is most of the cost of starting one.
+static COMPILED: Compiled<CompiledSchema> = Compiled::keeping(64);
 
 impl Version {
     fn parse(version: &Value, path: &str, errors: &mut Vec<FieldError>) -> Option<Self> {
@@ -186,7 +169,9 @@ impl Version {
             errors.push(FieldError::required(field, "schemas are required"));
             return None;
         };
-        let schema = compiled(document, &format!("{path}.schema.openAPIV3Schema"));
+        let schema = COMPILED.of(&document.to_string(), || {
+            CompiledSchema::compile(document, &format!("{path}.schema.openAPIV3Schema"))
+        });
         let schema = schema.map_err(|found| errors.extend(found)).ok()?;
         let columns = version["additionalPrinterColumns"]
             .as_array()

@@ -14,7 +14,7 @@ pub(super) struct Pattern {
     regex: Arc<Regex>,
 }
 
-static COMPILED: Compiled<Regex> = Compiled::new();
+static COMPILED: Compiled<Regex> = Compiled::keeping(4096);
 
 impl Pattern {
     pub(super) fn new(source: &str) -> Result<Self, regex::Error> {
