@@ -2,7 +2,10 @@
 //!
 //! `cargo bench -p karpenter-engine`; `docs/performance.md` has figures and the machine they came from.
 
-#[expect(dead_code, reason = "the example writes the same workloads as files, and uses all of it")]
+#[expect(
+    dead_code,
+    reason = "the example writes the same workloads as files, and uses all of it"
+)]
 #[path = "../examples/workload/generate.rs"]
 mod generate;
 

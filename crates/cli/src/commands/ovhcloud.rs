@@ -130,12 +130,15 @@ impl KeyRequest {
     async fn check(&self, terminal: &Terminal) -> Result<(), CliError> {
         let (credentials, of_secret) = self.credentials().await?;
         let method = AuthMethod::of(&credentials).map_err(|error| CliError::failed(error.to_string()))?;
+        let redactor = Redactor::default();
+        let secrets = auth::ENVIRONMENT.iter().filter_map(|(key, _)| credentials.get(key));
+        secrets.for_each(|secret| redactor.add(secret));
         let client = OvhClient::new(
             Clock::system(),
             self.endpoint(of_secret.as_deref())?,
             method,
             &ClientSettings::default(),
-            Redactor::default(),
+            redactor,
             Metrics::default(),
         )
         .map_err(|error| CliError::failed(error.to_string()))?;

@@ -242,8 +242,10 @@ impl Client {
             let read: Paged<T> = self.list_in_pages(request, object, priority).await?;
             let ids: BTreeSet<String> = read.items.iter().map(|item| item.identity().into_owned()).collect();
             let is_whole = ids.len() >= read.count;
-            // What went between two pages moves the rest up, and one is skipped: pages count only if they are the same twice.
-            if is_whole && (read.pages == 1 || before.as_ref() == Some(&ids)) {
+            // What went between two pages moves the rest up, and one is skipped: pages count only if they have all that they had
+            // a moment ago.
+            let has_all_of_before = before.as_ref().is_some_and(|before| before.is_subset(&ids));
+            if is_whole && (read.pages == 1 || has_all_of_before) {
                 return Ok(read.items);
             }
             before = is_whole.then_some(ids);

@@ -22,7 +22,7 @@ use crate::{
         unreadable,
     },
     node_class::CloudStackNodeClass,
-    resolve::{self, Lists, Resolution},
+    resolve::{self, Lists, Problem, Resolution},
     settings::{ProviderSettings, Scope},
 };
 
@@ -112,7 +112,7 @@ impl Inventory {
     pub async fn resolve(&self, class: &CloudStackNodeClass) -> Result<Resolution, ApiError> {
         let generation = self.zones.generation();
         let resolution = self.resolve_by_kept(class).await?;
-        if resolution.problems.is_empty() {
+        if !resolution.problems.values().any(Problem::is_absence) {
             return Ok(resolution);
         }
         // What is missing may have been made since the lists were read, and whoever made it waits for us to see it.

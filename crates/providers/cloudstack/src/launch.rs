@@ -100,7 +100,7 @@ impl Shared {
         };
         let mut names = Names::default();
         let unmarked = self
-            .unmarked_machine(claim, mark)
+            .unmarked_machine(claim, mark, Priority::Launch)
             .await
             .map_err(|error| unavailable(&error))?;
         if let Some(vm) = self

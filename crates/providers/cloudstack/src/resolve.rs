@@ -87,6 +87,13 @@ pub struct Problem {
     pub message: String,
 }
 
+impl Problem {
+    /// Whether something that was asked for was not among what CloudStack has; all else no new list would cure.
+    pub fn is_absence(&self) -> bool {
+        self.reason.ends_with("NotFound")
+    }
+}
+
 #[derive(Clone, Debug)]
 pub struct ResolvedZone {
     pub zone: Zone,

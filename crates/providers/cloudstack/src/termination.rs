@@ -44,7 +44,7 @@ impl Shared {
         let found = self.fleet.of_claim(&mark, Priority::Termination).await?;
         let class = self.class_by_name(&claim.spec.node_class_ref.name).await?;
         let mut all = Deletion::Gone;
-        if let Some(vm) = self.unmarked_machine(claim, &mark).await?
+        if let Some(vm) = self.unmarked_machine(claim, &mark, Priority::Termination).await?
             && View::of(&vm, self.clock.now()) != View::Gone
         {
             self.discard(&vm.id).await;

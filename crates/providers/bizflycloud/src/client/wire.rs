@@ -336,7 +336,7 @@ pub struct Server {
     #[serde(default, deserialize_with = "lenient")]
     pub billing_plan: String,
     /// `false` while an action is being carried out; not every answer tells.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "lenient")]
     pub is_available: Option<bool>,
     #[serde(default, deserialize_with = "lenient")]
     pub ip_addresses: IpAddresses,

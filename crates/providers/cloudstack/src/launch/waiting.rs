@@ -92,7 +92,11 @@ impl Shared {
         };
         match self.finish(&vm.id, &job, deadline).await {
             Finish::Launched(vm) => Ok(Some(*vm)),
-            Finish::Nothing => Ok(None),
+            // It is not running and nobody makes it run: another one comes in its place.
+            Finish::Nothing => {
+                self.discard(&vm.id).await;
+                Ok(None)
+            }
             Finish::Failed(failure) => {
                 tracing::info!(vm = vm.id, %failure, "a machine that was found launching failed");
                 self.discard(&vm.id).await;
@@ -115,19 +119,23 @@ impl Shared {
     }
 
     /// The machine that the job on the claim made, if the server still knows it.
-    pub(crate) async fn recorded_machine(&self, claim: &NodeClaim) -> Result<Option<VirtualMachine>, ApiError> {
+    pub(crate) async fn recorded_machine(
+        &self,
+        claim: &NodeClaim,
+        priority: Priority,
+    ) -> Result<Option<VirtualMachine>, ApiError> {
         let annotations = claim.metadata.annotations.as_ref();
         let Some(job) = annotations.and_then(|own| own.get(JOB_ANNOTATION)) else {
             return Ok(None);
         };
-        let made = match self.client.job(job, Priority::Launch).await {
+        let made = match self.client.job(job, priority).await {
             Ok(job) => job.jobinstanceid,
             // Forgotten after a day, or somebody else's.
             Err(error) if matches!(error.class(), Some(Class::NotFound | Class::Forbidden)) => None,
             Err(error) => return Err(error),
         };
         match made {
-            Some(id) => self.fleet.read_now(&id, Priority::Launch).await,
+            Some(id) => self.fleet.read_now(&id, priority).await,
             None => Ok(None),
         }
     }
@@ -137,11 +145,12 @@ impl Shared {
         &self,
         claim: &NodeClaim,
         mark: &ClaimMark,
+        priority: Priority,
     ) -> Result<Option<VirtualMachine>, ApiError> {
         if self.settings.ownership_details == OwnershipDetails::Written {
             return Ok(None);
         }
-        let recorded = self.recorded_machine(claim).await?;
+        let recorded = self.recorded_machine(claim, priority).await?;
         Ok(recorded.filter(|vm| {
             let is_named = |attempt: u32| self.fleet.name(mark, attempt).eq_ignore_ascii_case(&vm.name);
             !Marks::of(vm, &self.settings).is_ours() && (1..=MOST_NAMES).any(is_named)

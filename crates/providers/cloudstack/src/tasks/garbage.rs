@@ -84,7 +84,10 @@ pub(crate) async fn round(shared: &Shared, collector: &mut GarbageCollector) -> 
                 );
                 shared.destroy(&orphan.id, None, None, None).await?;
                 shared.client.metrics().orphans.with_label_values(&[kind]).inc();
-                remove_node(shared, &orphan.id).await?;
+                // The rest of the round must not wait for it; without its machine the cloud controller removes it as well.
+                if let Err(error) = remove_node(shared, &orphan.id).await {
+                    tracing::warn!(vm = orphan.id, %error, "the node of a destroyed machine could not be removed");
+                }
                 gone += 1;
             }
         }
@@ -174,7 +177,7 @@ async fn failed_and_twins(
             continue;
         }
         let recorded = match claim {
-            Some(claim) => shared.recorded_machine(claim).await?,
+            Some(claim) => shared.recorded_machine(claim, Priority::Discovery).await?,
             None => None,
         };
         // The one that is written on the claim stays, else the oldest.
