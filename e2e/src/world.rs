@@ -248,12 +248,13 @@ impl View {
 
     /// All of `count` pods run, and no other pod waits.
     pub(crate) fn all_run(&self, count: usize) -> bool {
-        let alive = self
-            .pods
-            .iter()
-            .filter(|pod| pod.metadata.deletion_timestamp.is_none())
-            .count();
-        self.running() == count && alive == count
+        self.running() == count && self.alive() == count
+    }
+
+    /// How many pods nobody has asked to go.
+    pub(crate) fn alive(&self) -> usize {
+        let alive = |pod: &&Arc<Pod>| pod.metadata.deletion_timestamp.is_none();
+        self.pods.iter().filter(alive).count()
     }
 
     pub(crate) fn nodes_of(&self, pool: &str) -> Vec<&Arc<Node>> {

@@ -174,8 +174,17 @@ impl Cluster {
     /// Since when a machine is known to have had no pod that would have to be placed elsewhere; `None` if it has one. What
     /// was before this process started is not known.
     pub fn empty_since(&self, provider_id: &str) -> Option<Timestamp> {
-        let since = self.inner.read().machine(provider_id)?.empty_since()?;
-        Some(since.max(self.started))
+        self.emptied(&self.machine(provider_id)?)
+    }
+
+    /// The machines without such pods, and since when.
+    pub fn empty_machines(&self) -> Vec<(Machine, Timestamp)> {
+        let since = |machine: Machine| self.emptied(&machine).map(|since| (machine, since));
+        self.machines().into_iter().filter_map(since).collect()
+    }
+
+    fn emptied(&self, machine: &Machine) -> Option<Timestamp> {
+        Some(machine.empty_since()?.max(self.started))
     }
 
     /// Makes nodes ineligible as targets and candidates: they are going away. Unknown ones are ignored.

@@ -8,7 +8,7 @@ use serde_json::json;
 use super::manifests::{Pool, deployment};
 use crate::installation::Installation;
 use crate::runner::{Case, Environment, Runs, Suite};
-use crate::world::World;
+use crate::world::{View, World};
 
 /// What upstream's Go controller needs on the same machine and control plane: the better end of what was measured.
 struct Upstream {
@@ -69,32 +69,27 @@ async fn run(environment: &mut Environment, load: &Load) -> Result<()> {
     world.apply(&deployment("load", load.pods, "500m", "512Mi", "")).await?;
     let mut claims_after = Duration::ZERO;
     let mut seen = 0;
-    let all_run = async {
-        loop {
-            let view = world.view();
-            if view.claims.len() != seen {
-                seen = view.claims.len();
-                claims_after = started.elapsed();
-            }
-            if view.all_run(load.pods) {
-                return;
-            }
-            tokio::time::sleep(Duration::from_millis(100)).await;
+    poll(&world, "pods do not run", |view| {
+        if view.claims.len() != seen {
+            seen = view.claims.len();
+            claims_after = started.elapsed();
         }
-    };
-    tokio::time::timeout(Duration::from_secs(300), all_run)
-        .await
-        .with_context(|| format!("pods do not run: {}", world.view().summary()))?;
+        view.all_run(load.pods)
+    })
+    .await?;
     let running_after = started.elapsed();
     let nodes = world.view().nodes.len();
 
     let shrinking = Instant::now();
     world.scale("load", 0).await?;
-    world
-        .until("empty again", Duration::from_secs(300), |view| {
-            view.nodes.is_empty() && view.claims.is_empty()
-        })
-        .await?;
+    let mut left_after = None;
+    poll(&world, "nodes stay", |view| {
+        if left_after.is_none() && view.alive() == 0 {
+            left_after = Some(shrinking.elapsed());
+        }
+        view.nodes.is_empty() && view.claims.is_empty()
+    })
+    .await?;
     let empty_after = shrinking.elapsed();
     let usage = replica.process.usage().context("the controller's process is gone")?;
     replica.process.stop().await;
@@ -108,6 +103,8 @@ async fn run(environment: &mut Environment, load: &Load) -> Result<()> {
     })?;
 
     let (claims, empty) = (claims_after.as_secs_f64(), empty_after.as_secs_f64());
+    // How long the control plane took to let go of the last pod: nothing is empty before.
+    let left = left_after.unwrap_or(empty_after).as_secs_f64();
     let upstream = &load.upstream;
     println!(
         "       {:<22} {:>10} {:>12} {:>8} {:>6}",
@@ -127,6 +124,10 @@ async fn run(environment: &mut Environment, load: &Load) -> Result<()> {
         let verdict = if ratio <= aim { "" } else { "  missed" };
         println!("       {what:<22} {ours:>10.1} {theirs:>12.1} {ratio:>8.2} {aim:>6.2}{verdict}");
     }
+    println!(
+        "       the last pod was deleted after {left:.1} s, the last node {:.1} s later",
+        empty - left
+    );
     let record = json!({
         "pods": load.pods,
         "nodes": nodes,
@@ -134,6 +135,7 @@ async fn run(environment: &mut Environment, load: &Load) -> Result<()> {
         "peakMiB": usage.peak_mib,
         "lastClaimSeconds": claims,
         "runningSeconds": running_after.as_secs_f64(),
+        "lastPodDeletedSeconds": left,
         "emptySeconds": empty,
     });
     std::fs::write(
@@ -148,4 +150,16 @@ async fn run(environment: &mut Environment, load: &Load) -> Result<()> {
         ensure!(ours <= theirs / 2.0, "{what} is above half of upstream's");
     }
     Ok(())
+}
+
+/// Looks ten times a second: at every change would be thousands of times, on the two cores that everybody shares here.
+async fn poll(world: &World, complaint: &str, mut holds: impl FnMut(&View) -> bool) -> Result<()> {
+    let looks = async {
+        while !holds(&world.view()) {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(300), looks)
+        .await
+        .with_context(|| format!("{complaint}: {}", world.view().summary()))
 }

@@ -1,8 +1,8 @@
 //! Waits before pods are disturbed to save money, and has the planner look again (disruption.md §5).
 //!
 //! What the wait is for: pods that were being scheduled when the decision was made get the time to land, and a cluster that is
-//! in motion the time to come to rest. A node of which we know that it has been empty for as long has stood that test
-//! already. It is looked at again without delay, and goes before those that emptied later.
+//! in motion the time to come to rest. A node that we have seen empty all the while has stood that test already: it goes when
+//! it has been empty for as long as its pool asks, and before those that emptied later.
 
 use std::collections::BTreeSet;
 
@@ -16,6 +16,9 @@ use crate::provisioning::without_blocking;
 
 /// Long enough for pods that were being scheduled to land, short enough not to hold up savings.
 const DELAY: SignedDuration = SignedDuration::from_secs(15);
+/// As [`DELAY`], for a node that was seen empty from its first moment on. Upstream's is longer than the ten seconds by which a
+/// pod event may be written late; ours counts from the event itself.
+const SEEN_EMPTY: SignedDuration = SignedDuration::from_secs(10);
 
 /// Waits, looks again, and leaves in the command what may still be done.
 pub(super) async fn validate(
@@ -51,7 +54,7 @@ async fn wait(ctx: &Context, command: &mut Command) {
         return ctx.clock.sleep_until(decided + DELAY).await;
     }
     // A node with pods that merely cost nothing to move waits in full.
-    let due = |candidate: &Candidate| empty_since(ctx, candidate).unwrap_or(decided) + DELAY;
+    let due = |candidate: &Candidate| due(ctx, candidate).unwrap_or(decided + DELAY);
     let dues: Vec<Timestamp> = command.candidates.iter().map(due).collect();
     ctx.clock
         .sleep_until(dues.iter().min().copied().unwrap_or(decided))
@@ -61,10 +64,30 @@ async fn wait(ctx: &Context, command: &mut Command) {
     command.candidates.retain(|candidate| {
         let was_due = dues.next().is_some_and(|due| due <= now);
         // Pods that arrived meanwhile are for the second look to find; those that came and went start the time anew.
-        was_due && empty_since(ctx, candidate).is_none_or(|since| since + DELAY <= now)
+        was_due && self::due(ctx, candidate).is_none_or(|due| due <= now)
     });
 }
 
-fn empty_since(ctx: &Context, candidate: &Candidate) -> Option<Timestamp> {
-    ctx.state.empty_since(candidate.node.provider_id.as_deref()?)
+fn due(ctx: &Context, candidate: &Candidate) -> Option<Timestamp> {
+    let since = ctx.state.empty_since(candidate.node.provider_id.as_deref()?)?;
+    Some(since + patience(ctx, &candidate.pool)?)
+}
+
+/// How long a node of this pool must have been seen empty; `None` if the pool is gone or keeps its nodes.
+fn patience(ctx: &Context, pool: &str) -> Option<SignedDuration> {
+    let asked = ctx.pools.named(pool)?.spec.disruption.consolidate_after.as_duration()?;
+    Some(asked.max(SEEN_EMPTY))
+}
+
+/// When the first of the nodes that are empty now may go, if that is soon: between `late` ago and `soon` from now.
+///
+/// A little of the past is part of it: the condition that makes a node a candidate is written by another controller, and seen
+/// only when the API server has said so.
+pub(super) fn next_due(ctx: &Context, late: SignedDuration, soon: SignedDuration) -> Option<Timestamp> {
+    let now = ctx.clock.now();
+    let dues = ctx.state.empty_machines().into_iter().filter_map(|(machine, since)| {
+        let pool = machine.claim.as_deref()?.node_pool()?.to_owned();
+        Some(since + patience(ctx, &pool)?)
+    });
+    dues.filter(|due| now - late < *due && *due <= now + soon).min()
 }

@@ -181,14 +181,27 @@ async fn a_pod_may_protect_its_node_for_a_while() {
 
 // === The second look ===
 
-#[tokio::test]
-async fn a_node_that_gets_a_pod_during_the_second_look_stays_and_the_others_go() {
-    let cluster = Cluster::start().await;
+/// Empty nodes at which the controller has just looked for the first time.
+async fn looked_at(names: &[&str]) -> Cluster {
+    let mut cluster = Cluster::start().await;
+    let kept = json!({"budgets": [{"nodes": "0"}]});
     cluster.open_pool(consolidate_empty()).await;
-    for name in ["a", "b", "c"] {
+    cluster.open_pool(kept).await;
+    for name in names {
         cluster.claim(name, "expireAfter: Never").await;
     }
-    cluster.seconds(11).await;
+    cluster.minutes(1).await;
+    cluster.open_pool(consolidate_empty()).await;
+    // A controller that has just started has not seen for how long they are empty.
+    cluster.restart().await;
+    cluster.seconds(5).await;
+    assert!(names.iter().all(|name| !cluster.is_leaving(name)));
+    cluster
+}
+
+#[tokio::test]
+async fn a_node_that_gets_a_pod_during_the_second_look_stays_and_the_others_go() {
+    let cluster = looked_at(&["a", "b", "c"]).await;
     cluster.pod_on("b", "web", "1", "").await;
     cluster.seconds(20).await;
     assert!(cluster.is_leaving("a") && !cluster.is_leaving("b") && cluster.is_leaving("c"));
@@ -196,12 +209,7 @@ async fn a_node_that_gets_a_pod_during_the_second_look_stays_and_the_others_go()
 
 #[tokio::test]
 async fn when_every_node_gets_a_pod_nothing_happens_and_each_counts() {
-    let cluster = Cluster::start().await;
-    cluster.open_pool(consolidate_empty()).await;
-    for name in ["a", "b"] {
-        cluster.claim(name, "expireAfter: Never").await;
-    }
-    cluster.seconds(11).await;
+    let cluster = looked_at(&["a", "b"]).await;
     for name in ["a", "b"] {
         cluster.pod_on(name, &format!("web-{name}"), "1", "").await;
     }
@@ -214,10 +222,7 @@ async fn when_every_node_gets_a_pod_nothing_happens_and_each_counts() {
 
 #[tokio::test]
 async fn a_budget_that_closes_during_the_second_look_keeps_the_node() {
-    let cluster = Cluster::start().await;
-    cluster.open_pool(consolidate_empty()).await;
-    cluster.claim("a", "expireAfter: Never").await;
-    cluster.seconds(11).await;
+    let cluster = looked_at(&["a"]).await;
     cluster.open_pool(json!({"budgets": [{"nodes": "0"}]})).await;
     cluster.seconds(40).await;
     assert!(!cluster.is_leaving("a") && !cluster.is_tainted("a", TAINT));
@@ -240,10 +245,10 @@ async fn with_a_pod(consolidate_after: &str) -> Cluster {
 }
 
 #[tokio::test]
-async fn a_node_that_has_just_emptied_is_looked_at_again_fifteen_seconds_after_its_last_pod() {
+async fn a_node_that_has_just_emptied_is_looked_at_again_ten_seconds_after_its_last_pod() {
     let cluster = with_a_pod("0s").await;
     cluster.finish("web").await;
-    cluster.seconds(14).await;
+    cluster.seconds(9).await;
     assert!(!cluster.is_leaving("a") && !cluster.is_tainted("a", TAINT));
     cluster.seconds(2).await;
     assert!(cluster.is_leaving("a"));
@@ -255,8 +260,25 @@ async fn a_node_that_has_been_empty_for_long_goes_with_the_next_pass() {
     cluster.finish("web").await;
     cluster.seconds(59).await;
     assert!(!cluster.is_leaving("a"));
-    // A pass comes every ten seconds.
-    cluster.seconds(11).await;
+    // Whenever the last pass was: there is one when the node's time is up.
+    cluster.seconds(3).await;
+    assert!(cluster.is_leaving("a"));
+}
+
+#[tokio::test]
+async fn a_node_whose_last_pod_event_was_not_written_is_empty_for_as_long_as_its_pool_asks() {
+    let cluster = with_a_pod("20s").await;
+    cluster.pod_on("a", "late", "1", "").await;
+    // Within the ten seconds in which no second pod event is written.
+    cluster.seconds(5).await;
+    cluster.finish("web").await;
+    cluster.finish("late").await;
+    cluster.seconds(19).await;
+    assert!(
+        !cluster.is_leaving("a"),
+        "its claim is consolidatable since four seconds, but it has not been empty for twenty"
+    );
+    cluster.seconds(3).await;
     assert!(cluster.is_leaving("a"));
 }
 
@@ -264,26 +286,26 @@ async fn a_node_that_has_been_empty_for_long_goes_with_the_next_pass() {
 async fn a_pod_that_comes_and_goes_starts_the_time_of_emptiness_anew() {
     let cluster = with_a_pod("0s").await;
     cluster.finish("web").await;
-    cluster.seconds(12).await;
+    cluster.seconds(8).await;
     cluster.pod_on("a", "late", "1", "").await;
     cluster.finish("late").await;
-    cluster.seconds(14).await;
+    cluster.seconds(9).await;
     assert!(!cluster.is_leaving("a"));
-    cluster.seconds(12).await;
+    cluster.seconds(3).await;
     assert!(cluster.is_leaving("a"));
 }
 
 #[tokio::test]
-async fn what_was_empty_before_a_restart_is_watched_for_fifteen_seconds_again() {
+async fn what_was_empty_before_a_restart_is_watched_for_ten_seconds_again() {
     let mut cluster = with_a_pod("0s").await;
     cluster.open_pool(json!({"budgets": [{"nodes": "0"}]})).await;
     cluster.finish("web").await;
     cluster.minutes(5).await;
     cluster.restart().await;
     cluster.open_pool(json!({"budgets": [{"nodes": "100%"}]})).await;
-    cluster.seconds(14).await;
+    cluster.seconds(9).await;
     assert!(!cluster.is_leaving("a"));
-    cluster.seconds(12).await;
+    cluster.seconds(3).await;
     assert!(cluster.is_leaving("a"));
 }
 
@@ -293,11 +315,11 @@ async fn nodes_that_emptied_earlier_do_not_wait_for_those_that_emptied_later() {
     cluster.claim("b", "expireAfter: Never").await;
     cluster.pod_on("b", "db", "1", "").await;
     cluster.finish("web").await;
-    cluster.seconds(9).await;
+    cluster.seconds(6).await;
     cluster.finish("db").await;
-    cluster.seconds(7).await;
+    cluster.seconds(5).await;
     assert!(cluster.is_leaving("a") && !cluster.is_leaving("b"));
-    cluster.seconds(9).await;
+    cluster.seconds(6).await;
     assert!(cluster.is_leaving("b"));
 }
 

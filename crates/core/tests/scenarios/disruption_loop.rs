@@ -219,14 +219,19 @@ async fn one_switch_pauses_every_pool_says_so_and_is_audited() {
 
 #[tokio::test]
 async fn a_pause_drops_what_waits_for_its_second_look() {
-    let cluster = Cluster::start_tuned(
+    let mut cluster = Cluster::start_tuned(
         |_| (),
         |options| options.leader_election_namespace = "default".to_owned(),
     )
     .await;
     cluster.open_pool(consolidating()).await;
+    cluster.open_pool(json!({"budgets": [{"nodes": "0"}]})).await;
     cluster.claim("a", "expireAfter: Never").await;
-    cluster.seconds(11).await;
+    cluster.minutes(1).await;
+    cluster.open_pool(consolidating()).await;
+    // The first look is at once; for how long the node is empty has to be seen anew.
+    cluster.restart().await;
+    cluster.seconds(5).await;
     annotate_home(&cluster, json!("true")).await;
     cluster.minutes(2).await;
     assert!(!cluster.is_leaving("a") && !cluster.is_tainted("a", TAINT));
