@@ -35,6 +35,7 @@ use crate::{
     ownership::short_hash,
     provider::{
         CloudProvider, Deletion, DriftReason, Finding, InstanceTypes, LaunchHints, RebootOperation, ReservationLabels,
+        VolumeRequirements,
     },
     registration::RegistrationHook,
     repair::{ConditionStatus, RepairAction, RepairPolicy},
@@ -79,6 +80,7 @@ struct State {
     hints: LaunchHints,
     hooks: Vec<Arc<dyn RegistrationHook>>,
     findings: Vec<Finding>,
+    volume_requirements: VolumeRequirements,
     adoptable: Vec<Adoption>,
     repair_policies: Vec<RepairPolicy>,
     boot_delay: Duration,
@@ -131,6 +133,7 @@ impl FakeProvider {
             hints: LaunchHints::default(),
             hooks: Vec::new(),
             findings: Vec::new(),
+            volume_requirements: VolumeRequirements::default(),
             adoptable: Vec::new(),
             repair_policies: default_repair_policies(),
             boot_delay: Duration::ZERO,
@@ -245,6 +248,11 @@ impl FakeProvider {
         self.shared.state.lock().hooks = hooks;
     }
 
+    /// What PersistentVolumes ask of their nodes.
+    pub fn set_volume_requirements(&self, requirements: VolumeRequirements) {
+        self.shared.state.lock().volume_requirements = requirements;
+    }
+
     pub fn set_findings(&self, findings: Vec<Finding>) {
         self.shared.state.lock().findings = findings;
     }
@@ -322,6 +330,10 @@ impl CloudProvider for FakeProvider {
 
     fn reservation_labels(&self) -> Option<ReservationLabels> {
         None
+    }
+
+    fn volume_requirements(&self) -> VolumeRequirements {
+        self.shared.state.lock().volume_requirements.clone()
     }
 
     fn repair_policies(&self) -> Vec<RepairPolicy> {

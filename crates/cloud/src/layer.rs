@@ -13,6 +13,7 @@ use crate::{
     node_class::NodeClassKind,
     provider::{
         CloudProvider, Deletion, DriftReason, Finding, InstanceTypes, LaunchHints, RebootOperation, ReservationLabels,
+        VolumeRequirements,
     },
     registration::RegistrationHook,
     repair::RepairPolicy,
@@ -73,6 +74,10 @@ impl<L: Layer> CloudProvider for L {
 
     fn reservation_labels(&self) -> Option<ReservationLabels> {
         self.inner().reservation_labels()
+    }
+
+    fn volume_requirements(&self) -> VolumeRequirements {
+        self.inner().volume_requirements()
     }
 
     fn repair_policies(&self) -> Vec<RepairPolicy> {

@@ -1,9 +1,13 @@
 //! The contract between core and a cloud: what a provider must be able to do, and what core may rely on.
 
-use std::{collections::BTreeSet, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use async_trait::async_trait;
-use karpenter_api::{NodeClaim, NodePool, labels::LabelRules};
+use karpenter_api::{NodeClaim, NodePool, Requirement, labels::LabelRules};
 use karpenter_engine::model::InstanceType;
 
 use crate::{
@@ -21,6 +25,9 @@ use crate::{
 /// A provider answers the same `Arc` for as long as nothing changed, so callers may compare with [`Arc::ptr_eq`] to
 /// keep what they derived from it. Core asks on every pass: an offering that became unavailable is seen by the next.
 pub type InstanceTypes = Arc<[Arc<InstanceType>]>;
+
+/// What volumes ask of the node that they are attached to, besides their node affinity; by the name of the PersistentVolume.
+pub type VolumeRequirements = Arc<BTreeMap<String, Vec<Requirement>>>;
 
 /// A cloud that Karpenter can launch machines at.
 ///
@@ -43,6 +50,13 @@ pub trait CloudProvider: Send + Sync + 'static {
     /// The labels that tell capacity reservations apart, if this cloud has them.
     fn reservation_labels(&self) -> Option<ReservationLabels> {
         None
+    }
+
+    /// What this cloud knows of volumes that the API server does not, e.g. that some can be attached to certain machines only.
+    ///
+    /// Asked on every pass, so it answers from memory.
+    fn volume_requirements(&self) -> VolumeRequirements {
+        VolumeRequirements::default()
     }
 
     /// The complete, static set of repair policies.

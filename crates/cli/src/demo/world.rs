@@ -178,6 +178,7 @@ impl World {
             .await
             .map_err(failed)?;
         let mut cost = 0.0;
+        let rules = self.cloud.provider.extend_label_rules(labels::LabelRules::default());
         for pool in &pools {
             let types = self
                 .cloud
@@ -192,7 +193,7 @@ impl World {
                 let name = claim.labels().get(labels::INSTANCE_TYPE);
                 let listed = types.iter().find(|listed| Some(&listed.name) == name);
                 cost += listed
-                    .and_then(|listed| karpenter_engine::disruption::price::of_node(listed, claim.labels()))
+                    .and_then(|listed| karpenter_engine::disruption::price::of_node(&rules, listed, claim.labels()))
                     .unwrap_or(0.0);
             }
         }

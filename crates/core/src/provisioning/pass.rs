@@ -95,7 +95,7 @@ impl Pass {
     /// Everything the engine needs, or nothing if no pod needs a place.
     async fn input(&self) -> Option<Input> {
         let facts = self.ctx.state.facts();
-        let volumes = self.ctx.state.volume_facts();
+        let volumes = self.ctx.state.volume_facts(&self.ctx.cloud.volume_requirements());
         let mut pods = self.valid_pods(&facts.pending, &volumes);
         pods.extend(snapshot::movable_pods(&self.ctx, &facts.leaving));
         pods.extend(snapshot::buffer_pods(&self.ctx));

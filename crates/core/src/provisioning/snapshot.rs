@@ -14,7 +14,7 @@ use crate::state::Facts;
 /// The cluster as it is, with every pod that needs a place now. For decisions that are not about those pods first.
 pub(crate) async fn current(ctx: &Context) -> Snapshot {
     let facts = ctx.state.facts();
-    let volumes = ctx.state.volume_facts();
+    let volumes = ctx.state.volume_facts(&ctx.cloud.volume_requirements());
     let is_valid = |pod: &Pod| convert::volume_problems(pod, &volumes).is_empty();
     let pending = facts
         .pending

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use karpenter_api::{NodeClaim, labels};
+use karpenter_api::NodeClaim;
+use karpenter_api::labels::{self, LabelRules};
 use karpenter_cloud::InstanceType;
 use kube::ResourceExt;
 use parking_lot::Mutex;
@@ -49,7 +50,7 @@ impl ClusterCost {
     }
 
     /// Starts counting a NodeClaim once it carries the labels that give it a price.
-    pub(super) fn update_claim(&self, claim: &NodeClaim) {
+    pub(super) fn update_claim(&self, claim: &NodeClaim, rules: &LabelRules) {
         let label = |key: &str| claim.labels().get(key).filter(|value| !value.is_empty()).cloned();
         let (Some(instance_type), Some(zone), Some(capacity_type), Some(pool)) = (
             label(labels::INSTANCE_TYPE),
@@ -61,8 +62,8 @@ impl ClusterCost {
         };
         let key = OfferingKey {
             instance_type,
-            zone,
-            capacity_type,
+            zone: rules.canonical_value(labels::ZONE, &zone).to_owned(),
+            capacity_type: rules.canonical_value(labels::CAPACITY_TYPE, &capacity_type).to_owned(),
         };
         self.ledger.lock().claims.entry(claim.name_any()).or_insert((pool, key));
     }

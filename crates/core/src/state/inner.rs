@@ -10,6 +10,7 @@ use k8s_openapi::api::core::v1 as kube;
 use k8s_openapi::api::storage::v1::CSINode;
 use karpenter_api::labels::{self, LabelRules};
 use karpenter_api::{NodeClaim, Quantity, ResourceList, pods};
+use karpenter_cloud::VolumeRequirements;
 use karpenter_engine::convert::{self, NodeObjects, PodIntake, PodProblem};
 use karpenter_engine::disruption::pods::is_reschedulable;
 use karpenter_engine::model::{DaemonPod, Labels, Node, Owner, Pod, VolumeFacts};
@@ -84,7 +85,8 @@ pub(super) struct Inner {
     newest_daemon_pods: FxHashMap<Key, Arc<Pod>>,
     daemons: Option<Arc<[Arc<DaemonPod>]>>,
     pub(super) namespaces: Arc<BTreeMap<String, Labels>>,
-    pub(super) volumes: Option<Arc<VolumeFacts>>,
+    /// Resolved with what the cloud said of them.
+    pub(super) volumes: Option<(VolumeRequirements, Arc<VolumeFacts>)>,
     gone_since_sweep: u32,
     /// Claims, and nodes without one, that hold virtual pods of CapacityBuffers.
     buffer_nodes: FxHashSet<Arc<str>>,

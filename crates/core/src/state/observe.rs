@@ -4,8 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Pod;
+use karpenter_cloud::VolumeRequirements;
 use karpenter_engine::convert;
 use karpenter_engine::model::{Labels, VolumeFacts};
+use kube::ResourceExt;
 
 use super::Cluster;
 use super::inner::{Demand, PodChange};
@@ -132,7 +134,7 @@ impl Cluster {
                     .and_then(|id| inner.machine(id))
                     .map_or(Mark::Kept, |machine| machine.mark);
                 self.slots.update(claim, mark);
-                self.cost.update_claim(claim);
+                self.cost.update_claim(claim, inner.intake.rules());
                 changed
             }
             None => {
@@ -148,9 +150,11 @@ impl Cluster {
         }
     }
 
-    /// What scheduling knows of volumes, resolved again if any part changed.
-    pub fn volume_facts(&self) -> Arc<VolumeFacts> {
-        if let Some(volumes) = &self.inner.read().volumes {
+    /// What scheduling knows of volumes, resolved again if any part changed, or what the cloud knows of them.
+    pub fn volume_facts(&self, of_cloud: &VolumeRequirements) -> Arc<VolumeFacts> {
+        if let Some((known, volumes)) = &self.inner.read().volumes
+            && (Arc::ptr_eq(known, of_cloud) || known == of_cloud)
+        {
             return volumes.clone();
         }
         let Some(watches) = self.sync.read().watches.clone() else {
@@ -167,11 +171,15 @@ impl Cluster {
             let class = spec
                 .and_then(|spec| spec.storage_class_name.as_deref())
                 .and_then(|name| watches.storage_classes.named(name));
-            let resolved = convert::claim_facts(inner.intake.rules(), &claim, volume.as_deref(), class.as_deref());
+            let mut resolved = convert::claim_facts(inner.intake.rules(), &claim, volume.as_deref(), class.as_deref());
+            let bound = volume.as_deref().and_then(|volume| of_cloud.get(&volume.name_any()));
+            if let Some(asked) = bound {
+                resolved.topology = resolved.topology.and(asked);
+            }
             facts.insert(key.namespace, &*key.name, resolved);
         }
         let facts = Arc::new(facts);
-        inner.volumes = Some(facts.clone());
+        inner.volumes = Some((of_cloud.clone(), facts.clone()));
         facts
     }
 }

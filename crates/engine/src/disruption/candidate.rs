@@ -110,7 +110,7 @@ impl Candidate {
             .cloned();
         let price = instance_type
             .as_deref()
-            .and_then(|instance_type| price::of_node(instance_type, &node.labels))
+            .and_then(|instance_type| price::of_node(fleet.snapshot.catalog.label_rules(), instance_type, &node.labels))
             .unwrap_or(0.0);
         Candidate {
             node: Arc::clone(node),

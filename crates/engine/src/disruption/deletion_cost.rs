@@ -111,7 +111,7 @@ fn savings_ratio(fleet: &Fleet, member: &Member) -> f64 {
     let kind = member.node.labels.get(labels::INSTANCE_TYPE);
     let kind = kind.and_then(|kind| fleet.snapshot.catalog.instance_type(member.pool()?, kind));
     let price = kind
-        .and_then(|kind| price::of_node(kind, &member.node.labels))
+        .and_then(|kind| price::of_node(fleet.snapshot.catalog.label_rules(), kind, &member.node.labels))
         .unwrap_or(0.0);
     price / cost::rescheduling(&member.node, fleet.gates.deletion_cost)
 }

@@ -1,19 +1,19 @@
 //! Prices of running nodes and of what could replace them (disruption.md §2.2, §3.5).
 
-use karpenter_api::labels;
+use karpenter_api::labels::{self, LabelRules};
 use karpenter_api::requirement::{Requirements, Undefined};
 
 use crate::model::{InstanceType, Labels, Offering};
 
 /// What a running node costs per hour: the first offering of its type that its labels fit (zone, capacity type, and the
 /// reservation where it has one), whether that is still for sale or not. `None` when there is no such offering.
-pub fn of_node(instance_type: &InstanceType, node_labels: &Labels) -> Option<f64> {
+pub fn of_node(rules: &LabelRules, instance_type: &InstanceType, node_labels: &Labels) -> Option<f64> {
     let fits = |offering: &&Offering| {
         offering
             .requirements
             .iter()
             .all(|requirement| match node_labels.get(requirement.key()) {
-                Some(value) => requirement.has(value),
+                Some(value) => requirement.has(rules.canonical_value(requirement.key(), value)),
                 // A missing zone or capacity type leaves the price open; other keys the node need not carry.
                 None => ![labels::ZONE, labels::CAPACITY_TYPE].contains(&requirement.key()),
             })

@@ -51,3 +51,21 @@ pub enum ClaimTopology {
     /// The lookup failed; pods that use the claim are left out with this sentence (scheduling.md Q-1).
     Unresolved(String),
 }
+
+impl ClaimTopology {
+    /// The same places, as far as they satisfy these requirements too.
+    #[must_use]
+    pub fn and(self, requirements: &[Requirement]) -> Self {
+        match self {
+            topology if requirements.is_empty() => topology,
+            Self::Anywhere => Self::AnyOf(vec![requirements.to_vec()]),
+            Self::AnyOf(mut alternatives) => {
+                for alternative in &mut alternatives {
+                    alternative.extend(requirements.iter().cloned());
+                }
+                Self::AnyOf(alternatives)
+            }
+            Self::Unresolved(problem) => Self::Unresolved(problem),
+        }
+    }
+}
