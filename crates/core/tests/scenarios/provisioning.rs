@@ -360,8 +360,10 @@ async fn a_claim_that_is_gone_before_the_watch_showed_it_is_bought_again() {
 async fn a_pod_goes_where_the_cloud_says_that_its_volume_can_be_attached() {
     let world = provisioner().await;
     world.pool("default", none());
-    world.sandbox.apply(
-        "
+    world
+        .sandbox
+        .apply(
+            "
 apiVersion: v1
 kind: PersistentVolume
 metadata: {name: pv-1}
@@ -375,17 +377,23 @@ kind: PersistentVolumeClaim
 metadata: {name: data, namespace: default, annotations: {pv.kubernetes.io/bind-completed: 'yes'}}
 spec: {volumeName: pv-1, accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}
 ",
-    )
-    .expect("accepted");
+        )
+        .expect("accepted");
     let asked = vec![Requirement::within("karpenter.sh/capacity-type", ["on-demand"])];
     let with_volume = json!({"spec": {"volumes": [{"name": "d", "persistentVolumeClaim": {"claimName": "data"}}]}});
     world.pending_pod("before", "15", with_volume.clone());
     world.pass(11).await;
     // Learnt after the volume was looked at for the first time.
-    world.cloud.set_volume_requirements(Arc::new([("pv-1".to_owned(), asked)].into()));
+    world
+        .cloud
+        .set_volume_requirements(Arc::new([("pv-1".to_owned(), asked)].into()));
     world.pending_pod("after", "15", with_volume);
     world.pass(11).await;
-    let mut found: Vec<Vec<String>> = world.claims().iter().map(|claim| values(claim, "karpenter.sh/capacity-type")).collect();
+    let mut found: Vec<Vec<String>> = world
+        .claims()
+        .iter()
+        .map(|claim| values(claim, "karpenter.sh/capacity-type"))
+        .collect();
     found.sort();
     assert_eq!(found, [vec!["on-demand"], vec!["on-demand", "spot"]]);
 }

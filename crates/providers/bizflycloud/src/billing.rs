@@ -53,6 +53,7 @@ const KEPT: Duration = Duration::from_secs(3600);
 const AGAIN: Duration = Duration::from_secs(60);
 const TIMEOUT: Duration = Duration::from_secs(15);
 const HOURS_A_MONTH: f64 = 720.0;
+const ZONES: [&str; 3] = ["hn1", "hn2", "hcm1"];
 
 impl BillingApi {
     /// # Errors
@@ -185,9 +186,7 @@ fn entries(plan: &Value) -> Vec<PriceEntry> {
         None => vec![(PLAN_ON_DEMAND, 1.0)],
     };
     let category = words.iter().find_map(|word| word.parse::<Category>().ok());
-    let zone = words
-        .iter()
-        .find(|word| ["hn1", "hn2", "hcm1"].contains(&word.as_str()));
+    let zone = words.iter().find(|word| ZONES.contains(&word.as_str()));
     let of_plan = |(plan, factor): (&str, f64)| {
         let price = hourly * factor;
         let mut entry = PriceEntry {
@@ -226,7 +225,7 @@ fn entries(plan: &Value) -> Vec<PriceEntry> {
 fn words_of(plan: &Value) -> Vec<String> {
     let texts = [plan, &plan["product"]].into_iter().flat_map(|own| {
         let text = |key: &str| own[key].as_str().unwrap_or_default().to_lowercase();
-        ["name", "code", "summary", "billing_plan", "category"].map(text)
+        ["name", "code", "billing_plan", "category"].map(text)
     });
     let words = texts.flat_map(|text| {
         let split = text.split(|char: char| char.is_whitespace() || "-/,()".contains(char));
@@ -238,23 +237,49 @@ fn words_of(plan: &Value) -> Vec<String> {
     words.collect()
 }
 
+/// Words that a plan of a server, or of what servers are made of, is named with. Any other word makes it a plan of something else:
+/// of a database's memory, of a snapshot's disk.
+const VOCABULARY: [&str; 29] = [
+    "bizfly", "machine", "root", "cloud", "server", "servers", "compute", "instance", "máy", "chủ", "cpu", "vcpu",
+    "core", "cores", "ram", "memory", "ssd", "hdd", "disk", "volume", "rootdisk", "block", "storage", "on", "demand",
+    "per", "gb", "gib", "1",
+];
+
+/// What one unit of is sold; nothing where the names leave that open. A bundle of several, or a pack of a hundred, has no price
+/// per unit.
 fn ware(words: &[String]) -> Option<Ware> {
-    let flavor = words.iter().find(|word| Size::of_name(word).is_some());
-    if let Some(name) = flavor {
-        return Some(Ware::Flavor(name.clone()));
+    let is_known = |own: &String| {
+        let word = own.as_str();
+        VOCABULARY.contains(&word)
+            || ZONES.contains(&word)
+            || hours(word).is_some()
+            || word.parse::<Category>().is_ok()
+            || Size::of_name(word).is_some()
+            || plan_named(std::slice::from_ref(own)).is_some()
+    };
+    if !words.iter().all(is_known) {
+        return None;
+    }
+    let mut flavors: Vec<&String> = words.iter().filter(|word| Size::of_name(word).is_some()).collect();
+    flavors.dedup();
+    match flavors.as_slice() {
+        [] => {}
+        [name] => return Some(Ware::Flavor((*name).clone())),
+        _ => return None,
     }
     let has = |names: &[&str]| words.iter().any(|word| names.contains(&word.as_str()));
-    if has(&["cpu", "vcpu", "core", "cores"]) {
-        Some(Ware::Vcpu)
-    } else if has(&["ram", "memory"]) {
-        Some(Ware::Gib)
-    } else if has(&["ssd"]) {
-        Some(Ware::Ssd)
-    } else if has(&["hdd"]) {
-        Some(Ware::Hdd)
-    } else {
-        None
-    }
+    let named = [
+        (has(&["cpu", "vcpu", "core", "cores"]), Ware::Vcpu),
+        (has(&["ram", "memory"]), Ware::Gib),
+        (has(&["ssd"]), Ware::Ssd),
+        (has(&["hdd"]), Ware::Hdd),
+    ];
+    let mut wares = named
+        .into_iter()
+        .filter(|(is_named, _)| *is_named)
+        .map(|(_, ware)| ware);
+    let ware = wares.next()?;
+    wares.next().is_none().then_some(ware)
 }
 
 fn plan_named(words: &[String]) -> Option<&'static str> {
@@ -341,6 +366,27 @@ mod tests {
             ..PriceEntry::default()
         };
         assert_eq!(found, [expected]);
+    }
+
+    #[test]
+    fn what_is_no_price_of_one_unit_is_not_read_as_one() {
+        let priced = |name: &str, product: &str| json!({"name": name, "product": {"name": product}, "unit_prices": [{"price": 5, "unit": "hour"}]});
+        assert_eq!(read(priced("SSD", "Cloud Server")).len(), 1);
+        for (name, product) in [
+            ("4 vCPU 8 GB RAM", "Cloud Server"),
+            ("CPU and RAM", "Cloud Server"),
+            ("CPU RAM", "Cloud Server"),
+            ("SSD 100 GB", "Cloud Server"),
+            ("100GB SSD", "Cloud Server"),
+            ("8 cores", "Cloud Server"),
+            ("RAM", "Cloud Database"),
+            ("SSD", "Snapshot"),
+            ("SSD HDD", "Volume"),
+            ("nix.4c_8g", "Cloud Database"),
+            ("nix.4c_8g nix.8c_16g", "Cloud Server"),
+        ] {
+            assert_eq!(read(priced(name, product)), [], "{name} of {product}");
+        }
     }
 
     #[test]

@@ -57,7 +57,7 @@ pub trait Availability {
 }
 
 /// The driver of the vendor's block volumes, and how many of them a server can hold.
-const CSI_DRIVER: &str = "volume.csi.bizflycloud.vn";
+pub const CSI_DRIVER: &str = "volume.csi.bizflycloud.vn";
 const CSI_VOLUMES: u32 = 20;
 const GPU_RESOURCE: &str = "nvidia.com/gpu";
 const MIB: i64 = 1 << 20;

@@ -172,7 +172,7 @@ pub(crate) async fn collect_disks(shared: &Shared) -> Result<(), CloudError> {
                 continue;
             }
             let Some(volume) = volumes.iter().find(|volume| volume.id == *id) else {
-                shared.ledger.forget_volume(id);
+                shared.ledger.forget_volume(&account.name, id);
                 continue;
             };
             if volume.is_attached() || !volume.status.eq_ignore_ascii_case("available") {

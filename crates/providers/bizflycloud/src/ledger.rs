@@ -189,13 +189,22 @@ impl Ledger {
         self.book.lock().volumes.clone()
     }
 
+    /// The account that a server was launched in, while any of its disks is remembered.
+    pub(crate) fn account_of(&self, server: &str) -> Option<String> {
+        let book = self.book.lock();
+        let disk = book.volumes.values().find(|own| own.server == server)?;
+        Some(disk.account.clone())
+    }
+
     pub(crate) fn is_recorded(&self, volume: &str) -> bool {
         self.book.lock().volumes.contains_key(volume)
     }
 
-    pub(crate) fn forget_volume(&self, id: &str) {
+    /// Forgets a disk that is gone from an account. What another account has not is not gone.
+    pub(crate) fn forget_volume(&self, account: &str, id: &str) {
         let mut book = self.book.lock();
-        if book.volumes.remove(id).is_some() {
+        if book.volumes.get(id).is_some_and(|own| own.account == account) {
+            book.volumes.remove(id);
             book.generation += 1;
         }
     }

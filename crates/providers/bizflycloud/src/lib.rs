@@ -38,6 +38,7 @@ pub mod settings;
 #[cfg(feature = "sim")]
 pub mod sim;
 pub mod tags;
+mod volume_plans;
 
 pub use node_class::BizflyCloudNodeClass;
 pub use provider::BizflyCloudProvider;

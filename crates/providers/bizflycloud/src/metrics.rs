@@ -391,7 +391,7 @@ impl HttpObserver for Observer {
         let labels = [attempt.endpoint, service_of(attempt.endpoint)];
         let own = &*self.0.0;
         own.calls.with_label_values(&labels).observe(attempt.took.as_secs_f64());
-        let error = error_type(attempt.ending);
+        let error = error_type(attempt.endpoint, attempt.ending);
         if let Some(class) = error {
             own.errors.with_label_values(&[labels[0], labels[1], class]).inc();
         }
@@ -403,19 +403,26 @@ impl HttpObserver for Observer {
     }
 }
 
+/// Calls that no account makes, so that nobody reads what a refusal of them says.
+const UNREAD: [&str; 3] = [TOKEN_OPERATION, "service_catalogue", "list_billing_plans"];
+
 /// What the status alone says. Refusals of which the text says more are counted where it is read.
-fn error_type(ending: Ending) -> Option<&'static str> {
+fn error_type(operation: &str, ending: Ending) -> Option<&'static str> {
     let status = match ending {
         Ending::NotSent | Ending::Unknown => return Some("timeout"),
         Ending::Answered(status) => status,
     };
     match status {
-        status if status.is_success() || !tells_all(status) => None,
+        status if status.is_success() => None,
+        status if !tells_all(status) && !UNREAD.contains(&operation) => None,
         StatusCode::UNAUTHORIZED => Some("auth"),
         StatusCode::PAYMENT_REQUIRED => Some("payment"),
         StatusCode::NOT_FOUND => Some("not_found"),
         StatusCode::REQUEST_TIMEOUT => Some("timeout"),
         StatusCode::TOO_MANY_REQUESTS => Some("rate_limited"),
+        StatusCode::FORBIDDEN => Some("auth"),
+        StatusCode::CONFLICT => Some("conflict"),
+        status if status.is_client_error() => Some("invalid"),
         _ => Some("server_error"),
     }
 }

@@ -20,7 +20,7 @@ use karpenter_api::{
 };
 use karpenter_cloud::{
     BackgroundTask, ClaimMark, CloudError, CloudProvider, Deletion, Diagnosis, DriftReason, Finding, Instance,
-    InstanceTypes, LaunchHints, NodeClassKind, RebootOperation, RepairPolicy, UnregisteredTaint,
+    InstanceTypes, LaunchHints, NodeClassKind, RebootOperation, RepairPolicy, UnregisteredTaint, VolumeRequirements,
     cache::CacheMetrics,
     clock::{Clock, later},
     error::CloudContext,
@@ -45,12 +45,15 @@ use crate::{
     ledger::Ledger,
     metrics::Metrics,
     node_class::BizflyCloudNodeClass,
-    pool_advice, readiness,
+    pool_advice,
+    quota::Reservations,
+    readiness,
     refusals::Refusals,
     repair,
     resolution::{self, JoinMode},
     settings::{ProvisionerCompatibility, Settings},
     tags::{self, Ownership},
+    volume_plans::{self, VolumePlans},
 };
 use drift::DriftMemory;
 use launch::{Order, UidLocks};
@@ -81,6 +84,8 @@ pub(crate) struct Shared {
     launching: UidLocks,
     /// Orders that were placed by this process and whose server is not known yet, by claim UID.
     orders: Mutex<BTreeMap<String, Order>>,
+    reservations: Reservations,
+    pub(crate) volume_plans: VolumePlans,
     drift: Mutex<BTreeMap<String, DriftMemory>>,
     /// When a server's deletion was first asked for, by server id.
     deletions: Mutex<BTreeMap<String, Timestamp>>,
@@ -126,6 +131,8 @@ impl BizflyCloudProvider {
                 types: Mutex::default(),
                 launching: UidLocks::default(),
                 orders: Mutex::default(),
+                reservations: Reservations::default(),
+                volume_plans: VolumePlans::default(),
                 drift: Mutex::default(),
                 deletions: Mutex::default(),
                 reboots: Mutex::default(),
@@ -184,6 +191,14 @@ impl BizflyCloudProvider {
     /// When the cluster or the cloud could not be asked.
     pub async fn keep_warm(&self) -> Result<(), CloudError> {
         self.shared.keep_warm().await
+    }
+
+    /// Looks at the billing plans of volumes once, as the background task does again and again.
+    ///
+    /// # Errors
+    /// When the cluster or the cloud could not be asked.
+    pub async fn look_at_volumes(&self) -> Result<(), CloudError> {
+        volume_plans::round(&self.shared).await
     }
 
     /// Carries out every Provisioner once, as the background task does again and again.
@@ -382,13 +397,17 @@ impl CloudProvider for BizflyCloudProvider {
         }
     }
 
+    fn volume_requirements(&self) -> VolumeRequirements {
+        self.shared.volume_plans.required()
+    }
+
     fn repair_policies(&self) -> Vec<RepairPolicy> {
         repair::policies()
     }
 
     fn background_tasks(&self) -> Vec<BackgroundTask> {
         let (classes, garbage) = (self.shared.clone(), self.shared.clone());
-        let (fleet, warm) = (self.shared.clone(), self.shared.clone());
+        let (fleet, warm, volumes) = (self.shared.clone(), self.shared.clone(), self.shared.clone());
         let mut tasks = vec![
             BackgroundTask::new("bizflycloud.nodeclass", |stop| readiness::keep(classes, stop)),
             BackgroundTask::new("bizflycloud.garbagecollection", |stop| {
@@ -396,6 +415,7 @@ impl CloudProvider for BizflyCloudProvider {
             }),
             BackgroundTask::new("bizflycloud.fleet", |stop| fleet::keep(fleet, stop)),
             BackgroundTask::new("bizflycloud.warmpool", |stop| warm::keep(warm, stop)),
+            BackgroundTask::new("bizflycloud.volumeplans", |stop| volume_plans::keep(volumes, stop)),
         ];
         if self.shared.settings.provisioners == ProvisionerCompatibility::On {
             let provisioners = self.shared.clone();

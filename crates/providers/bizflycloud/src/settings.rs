@@ -34,6 +34,7 @@ pub struct Settings {
     /// Billing plans of flavors that mean spot.
     pub spot_plan_names: Vec<String>,
     pub provisioners: ProvisionerCompatibility,
+    pub volume_plans: VolumePlanRule,
     /// With more nodes than this, nothing is told per node in metrics.
     pub most_node_series: usize,
     pub http: HttpSettings,
@@ -45,6 +46,16 @@ pub enum ProvisionerCompatibility {
     #[default]
     Off,
     On,
+}
+
+/// What is done about volumes that can't be attached to servers of another billing plan.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum VolumePlanRule {
+    /// A pod that waits for such a volume is told.
+    #[default]
+    Told,
+    /// Pods are placed on nodes of their volumes' plans only.
+    Enforced,
 }
 
 /// An account described by environment variables.
@@ -123,6 +134,7 @@ impl Default for Settings {
             max_inflight_creates: 20,
             spot_plan_names: vec!["spot".to_owned(), "spot_instance".to_owned()],
             provisioners: ProvisionerCompatibility::Off,
+            volume_plans: VolumePlanRule::Told,
             most_node_series: 500,
             http: HttpSettings::default(),
         }
@@ -160,6 +172,11 @@ impl Settings {
             "false" => Some(ProvisionerCompatibility::Off),
             _ => None,
         });
+        let volume_plans = read(&lookup, "BIZFLY_ENFORCE_VOLUME_BILLING_PLAN", |text| match text {
+            "true" => Some(VolumePlanRule::Enforced),
+            "false" => Some(VolumePlanRule::Told),
+            _ => None,
+        });
         let spot_plans =
             lookup("BIZFLY_SPOT_PLAN_NAMES").map(|text| text.split(',').map(|name| name.trim().to_owned()).collect());
         Self {
@@ -172,6 +189,7 @@ impl Settings {
             max_inflight_creates: creates.unwrap_or(default.max_inflight_creates),
             spot_plan_names: spot_plans.unwrap_or_else(|| default.spot_plan_names.clone()),
             provisioners: compatibility.unwrap_or_default(),
+            volume_plans: volume_plans.unwrap_or_default(),
             most_node_series: node_series.unwrap_or(default.most_node_series),
             cluster_name: lookup("CLUSTER_NAME")
                 .or_else(|| bke.cluster_id.clone())

@@ -120,6 +120,7 @@ pub enum Operation {
     Catalogue,
     CreateServers,
     DeleteServer,
+    DeleteVolume,
     ServerAction,
     NetworkInterfaceAction,
     /// The billing API's list of plans.

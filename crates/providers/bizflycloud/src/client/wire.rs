@@ -400,6 +400,8 @@ pub struct Volume {
     /// In GB.
     #[serde(default, deserialize_with = "loose_number")]
     pub size: u64,
+    #[serde(default, deserialize_with = "lenient")]
+    pub billing_plan: String,
 }
 
 /// The tag of servers that are renamed later: the name that they were ordered with.

@@ -153,3 +153,29 @@ fn what_one_class_may_not_have_is_still_for_sale_to_another() {
     );
     assert_eq!(own.type_price.with_label_values(&["nix.4c_8g", "false"]).get(), 5.0);
 }
+
+#[test]
+fn refusals_that_nobody_reads_are_counted_by_their_status() {
+    let answered = |operation: &str, status: u16| {
+        let status = StatusCode::from_u16(status).expect("a status");
+        error_type(operation, Ending::Answered(status))
+    };
+    for operation in UNREAD {
+        let expected = [
+            (200, None),
+            (400, Some("invalid")),
+            (401, Some("auth")),
+            (403, Some("auth")),
+            (404, Some("not_found")),
+            (409, Some("conflict")),
+            (429, Some("rate_limited")),
+            (502, Some("server_error")),
+        ];
+        for (status, class) in expected {
+            assert_eq!(answered(operation, status), class, "{operation} {status}");
+        }
+    }
+    for status in [400, 403, 409] {
+        assert_eq!(answered("create_server", status), None, "its text is read: {status}");
+    }
+}

@@ -4,6 +4,7 @@ mod item;
 mod undo;
 mod wait;
 
+use wait::Followed;
 pub(super) use wait::LOST_ANSWER;
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
@@ -25,13 +26,13 @@ use crate::{
     catalogue::{ClassFacts, CloudCatalogue, Offer, PLAN_SPOT},
     client::{
         ApiError, ErrorClass,
-        wire::{self, Server, Volume},
+        wire::{self, Flavor, Server, Volume},
     },
     instance,
     labels::{self as own, annotations},
     metrics::DeletionReason,
     node_class::BizflyCloudNodeClass,
-    quota::{Used, Wanted},
+    quota::{Listed, Wanted},
     settings::ProvisionerCompatibility,
     tags::{self, Ownership},
 };
@@ -77,6 +78,14 @@ impl<'a> Launch<'a> {
     pub(super) fn account(&self) -> &Arc<Account> {
         &self.account
     }
+
+    /// What a server of a flavor takes of the quota.
+    fn wanted<'f>(&self, flavor: &'f Flavor) -> Wanted<'f> {
+        Wanted {
+            flavor,
+            disks_gib: self.facts.disk_gib(),
+        }
+    }
 }
 
 /// An order that was placed, and what is known of its server to be.
@@ -112,8 +121,20 @@ impl Order {
 pub(super) enum Choice {
     Of(Candidate, Offer, Arc<CloudCatalogue>),
     Nothing,
-    /// Something would satisfy the claim, but for the quota that the user set.
-    OverQuota(String),
+    /// Something would satisfy the claim, but for the project's quota; the best of what does not fit, and why.
+    OverQuota {
+        flavor: Box<Flavor>,
+        plan: String,
+        why: String,
+    },
+}
+
+/// How an order ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum OrderEnd {
+    /// Its server is known.
+    Made,
+    Nothing,
 }
 
 /// One lock per claim UID, so that concurrent launches of a claim are one.
@@ -133,7 +154,7 @@ impl Shared {
         let answer = self.launch(claim, &mark).await;
         match &answer {
             Ok(instance) => {
-                self.orders.lock().remove(&mark.uid);
+                self.end_order(&mark.uid, OrderEnd::Made);
                 tracing::info!(
                     NodeClaim = mark.name,
                     "provider-id" = instance.provider_id,
@@ -192,7 +213,10 @@ impl Shared {
         };
         if let Some(order) = under_way {
             self.orders.lock().insert(mark.uid.clone(), order.clone());
-            return self.follow(&launch, order).await;
+            return match self.follow(&launch, order).await? {
+                Followed::Launched(instance) => Ok(*instance),
+                Followed::Failed(why) => Err(CloudError::insufficient_capacity(why)),
+            };
         }
         if let Some(server) = self.take_warm(&launch, &servers).await? {
             return self.launched(&launch, &server).await;
@@ -200,31 +224,45 @@ impl Shared {
         self.order(&launch, &servers).await
     }
 
-    /// Orders a server, going on to the next best offer where one is refused.
-    async fn order(&self, launch: &Launch<'_>, servers: &[Server]) -> Result<Instance, CloudError> {
+    /// An order is over.
+    fn end_order(&self, uid: &str, end: OrderEnd) {
+        let Some(order) = self.orders.lock().remove(uid) else {
+            return;
+        };
+        match end {
+            OrderEnd::Made => self.reservations.settle(&order.account, &order.name, self.clock.now()),
+            OrderEnd::Nothing => self.reservations.release(&order.account, &order.name),
+        }
+    }
+
+    /// Orders a server, going on to the next best offer where one is refused or its server fails while it is made.
+    async fn order(&self, launch: &Launch<'_>, servers: &Arc<Vec<Server>>) -> Result<Instance, CloudError> {
         let Launch {
             account, claim, mark, ..
         } = launch;
-        let name = match self.free_name(account, servers, mark) {
-            Ok(name) => name,
-            Err(error) => {
-                self.events.warn(*claim, "NameCollision", &error.to_string()).await;
-                return Err(error);
-            }
-        };
-        let started = self.clock.now();
+        let mut servers = servers.clone();
+        let began = self.clock.now();
+        let mut trying_since = began;
         let mut refused: Vec<String> = Vec::new();
         for _ in 0..MOST_CANDIDATES {
-            let (candidate, offer, catalogue) = match self.choose(launch, servers).await? {
+            let name = match self.free_name(account, &servers, mark) {
+                Ok(name) => name,
+                Err(error) => {
+                    self.events.warn(*claim, "NameCollision", &error.to_string()).await;
+                    return Err(error);
+                }
+            };
+            let (candidate, offer, catalogue) = match self.choose(launch, &servers, &name).await? {
                 Choice::Of(candidate, offer, catalogue) => (candidate, offer, catalogue),
                 Choice::Nothing => break,
-                Choice::OverQuota(why) => {
+                Choice::OverQuota { flavor, plan, why } => {
+                    // As if the cloud had said so: pods are not planned for it meanwhile.
+                    self.refusals.over_quota(&account.name, &flavor, &plan, &why);
                     self.events.warn(*claim, "QuotaExceeded", &why).await;
                     refused.push(format!("QuotaExceeded: {why}"));
                     break;
                 }
             };
-            // What is planned counts against the quota of those who plan meanwhile.
             let mut order = Order {
                 account: account.name.clone(),
                 name: name.clone(),
@@ -237,7 +275,7 @@ impl Shared {
             let item = match self.item(launch, &name, &candidate, &offer, &catalogue).await {
                 Ok(item) => item,
                 Err(error) => {
-                    self.orders.lock().remove(&mark.uid);
+                    self.end_order(&mark.uid, OrderEnd::Nothing);
                     return Err(error);
                 }
             };
@@ -248,25 +286,45 @@ impl Shared {
             self.orders.lock().insert(mark.uid.clone(), order.clone());
             let answer = account.order(item).await;
             drop(slot);
-            let error = match answer {
+            let taken = match answer {
                 Ok(task) => {
                     order.task = task;
                     order.answer = OrderAnswer::Accepted;
                     self.orders.lock().insert(mark.uid.clone(), order.clone());
                     self.note_task(claim, &order).await;
-                    return self.follow(launch, order).await;
+                    Ok(order)
                 }
                 Err(error) if error.class == ErrorClass::Ambiguous => {
                     tracing::warn!(NodeClaim = mark.name, %error, "the answer to an order was lost; looking for the server");
-                    return self.follow(launch, order).await;
+                    Ok(order)
                 }
-                Err(error) => error,
+                Err(error) => Err(error),
             };
-            self.orders.lock().remove(&mark.uid);
-            self.note_refusal(launch, &catalogue, &offer, &error).await?;
-            refused.push(error.to_string());
-            if self.clock.now() >= later(started, LONGEST_TRY) {
-                break;
+            match taken {
+                Ok(order) => match self.follow(launch, order).await? {
+                    Followed::Launched(instance) => return Ok(*instance),
+                    Followed::Failed(why) => {
+                        refused.push(why);
+                        // Core waits for a launch so long and no longer.
+                        if self.clock.now() >= later(began, self.settings.create_timeout / 2) {
+                            break;
+                        }
+                        trying_since = self.clock.now();
+                        servers = account.servers().await.map_err(launch_error)?;
+                    }
+                },
+                Err(error) => {
+                    self.end_order(&mark.uid, OrderEnd::Nothing);
+                    if let (ErrorClass::Quota, Some(flavor)) = (error.class, catalogue.flavor(&offer.flavor)) {
+                        let listed = self.listed(account, &servers, &[], &catalogue);
+                        self.reservations.learn(&listed, &name, &launch.wanted(flavor));
+                    }
+                    self.note_refusal(launch, &catalogue, &offer, &error).await?;
+                    refused.push(error.to_string());
+                    if self.clock.now() >= later(trying_since, LONGEST_TRY) {
+                        break;
+                    }
+                }
             }
         }
         if refused.is_empty() {
@@ -345,19 +403,20 @@ impl Shared {
         }
     }
 
-    /// The best offer now: the cheapest; of equals in the emptiest zone, then in the preferred one, then on SSD.
-    pub(super) async fn choose(&self, launch: &Launch<'_>, servers: &[Server]) -> Result<Choice, CloudError> {
+    /// The best offer now that there is room for: the cheapest; of equals in the emptiest zone, then in the preferred one, then on
+    /// SSD. What it takes of the quota is set aside for a server of this name.
+    pub(super) async fn choose(
+        &self,
+        launch: &Launch<'_>,
+        servers: &[Server],
+        name: &str,
+    ) -> Result<Choice, CloudError> {
         let Launch {
-            account,
-            claim,
-            class,
-            facts,
-            mark,
+            account, claim, class, ..
         } = launch;
         let plans = self.plans_of_claim(claim).await?;
         let types = self.types_of(class, account, plans).await?;
         let catalogue = account.catalogue().await.map_err(launch_error)?;
-        let candidates = selection::candidates(claim, &types, &self.rules);
         let volumes = match account.quota.volumes_gib {
             Some(_) => account.volumes().await.map_err(launch_error)?,
             None => Arc::default(),
@@ -372,69 +431,59 @@ impl Shared {
                 .filter(|server| tags::node_pool(server, &account.tag_prefixes) == Some(pool))
                 .count()
         };
-        let used = self.used(account, servers, &volumes, &catalogue, mark);
-        let mut over_quota = None;
-        let offers = candidates
+        let populations: BTreeMap<&str, usize> = zones.iter().map(|zone| (zone.as_str(), population(zone))).collect();
+        let candidates = selection::candidates(claim, &types, &self.rules);
+        let mut offers: Vec<(Candidate, Offer)> = candidates
             .into_iter()
             .filter_map(|candidate| Offer::of(&candidate).map(|offer| (candidate, offer)))
-            .filter(|(_, offer)| {
-                let Some(flavor) = catalogue.flavor(&offer.flavor) else {
-                    return true;
-                };
-                let wanted = Wanted {
-                    flavor,
-                    disks_gib: facts.disk_gib(),
-                };
-                let refused = account.quota.refuses(&used, &wanted);
-                if let Some(why) = &refused {
-                    over_quota.get_or_insert_with(|| (flavor.clone(), offer.plan.clone(), why.clone()));
-                }
-                refused.is_none()
-            });
-        let best = offers.min_by(|(a, x), (b, y)| {
-            let order = |offer: &Offer| {
-                (
-                    population(&offer.zone),
-                    zones.iter().position(|zone| *zone == offer.zone),
-                    offer.disk_type != "SSD",
-                    offer.flavor.clone(),
-                )
-            };
-            a.offering
-                .price
-                .total_cmp(&b.offering.price)
-                .then_with(|| order(x).cmp(&order(y)))
+            .collect();
+        let order = |offer: &Offer| {
+            (
+                populations.get(offer.zone.as_str()).copied(),
+                zones.iter().position(|zone| *zone == offer.zone),
+                offer.disk_type != "SSD",
+                offer.flavor.clone(),
+            )
+        };
+        offers.sort_by(|(a, x), (b, y)| {
+            let by_price = a.offering.price.total_cmp(&b.offering.price);
+            by_price.then_with(|| order(x).cmp(&order(y)))
         });
-        Ok(match (best, over_quota) {
-            (Some((candidate, offer)), _) => Choice::Of(candidate, offer, catalogue),
-            (None, None) => Choice::Nothing,
-            (None, Some((flavor, plan, why))) => {
-                // As if the cloud had said so: pods are not planned for it meanwhile.
-                self.refusals.over_quota(&account.name, &flavor, &plan, &why);
-                Choice::OverQuota(why)
+        let listed = self.listed(account, servers, &volumes, &catalogue);
+        let mut over_quota = None;
+        for (candidate, offer) in offers {
+            let Some(flavor) = catalogue.flavor(&offer.flavor) else {
+                continue;
+            };
+            match self.reservations.reserve(&listed, name, &launch.wanted(flavor)) {
+                Ok(()) => return Ok(Choice::Of(candidate, offer, catalogue)),
+                Err(why) => {
+                    over_quota.get_or_insert_with(|| Choice::OverQuota {
+                        flavor: Box::new(flavor.clone()),
+                        plan: offer.plan,
+                        why,
+                    });
+                }
             }
-        })
+        }
+        Ok(over_quota.unwrap_or(Choice::Nothing))
     }
 
-    /// What the project uses, with what was ordered for other claims and does not show yet.
-    fn used(
+    fn listed<'a>(
         &self,
-        account: &Account,
-        servers: &[Server],
-        volumes: &[Volume],
-        catalogue: &CloudCatalogue,
-        mark: &ClaimMark,
-    ) -> Used {
-        let used = Used::of(servers, volumes, catalogue);
-        let orders = self.orders.lock();
-        let coming = orders.iter().filter(|(uid, order)| {
-            let shows = servers
-                .iter()
-                .any(|server| server.name.eq_ignore_ascii_case(&order.name));
-            **uid != mark.uid && order.account == account.name && !shows && order.answer != OrderAnswer::Fulfilled
-        });
-        let flavors = coming.filter_map(|(_, order)| catalogue.flavor(&order.offer.as_ref()?.flavor));
-        flavors.fold(used, Used::and)
+        account: &'a Account,
+        servers: &'a [Server],
+        volumes: &'a [Volume],
+        catalogue: &'a CloudCatalogue,
+    ) -> Listed<'a> {
+        Listed {
+            account: &account.name,
+            quota: &account.quota,
+            servers,
+            volumes,
+            catalogue,
+            now: self.clock.now(),
+        }
     }
 
     /// A name that no server has. A server of an earlier claim of that name is told apart by a number; one that is not ours
@@ -518,6 +567,12 @@ impl Shared {
             && wanted.has(id)
         {
             made.labels.insert(own::IMAGE_ID.to_owned(), id.clone());
+        }
+        // A pool's pods may select by the old spelling that the pool has: the scheduler knows no other.
+        let plan = made.labels.get(own::BILLING_PLAN).map_or("", String::as_str);
+        if let Some(spelling) = self.capacity_type_of(claim, plan).await? {
+            made.labels
+                .insert(karpenter_api::labels::CAPACITY_TYPE.to_owned(), spelling);
         }
         if let (ProvisionerCompatibility::On, Some(pool)) = (self.settings.provisioners, claim.node_pool()) {
             made.labels.insert(own::PROVISIONER_NAME.to_owned(), pool.to_owned());

@@ -48,16 +48,32 @@ impl Shared {
         Ok(Deletion::InProgress)
     }
 
-    /// In the account of the claim's class if that can be told, else in any.
     async fn server_of_claim(&self, claim: &NodeClaim, id: &str) -> Result<Option<(Arc<Account>, Server)>, CloudError> {
-        let Some(account) = self.account_of(claim).await? else {
-            return self.find_server(id).await;
-        };
-        match account.api.server(id).await {
-            Ok(server) => Ok(Some((account, server))),
-            Err(error) if error.is_not_found() => Ok(None),
-            Err(error) => Err(error.into()),
+        for account in self.accounts_of(claim, id).await? {
+            match account.api.server(id).await {
+                Ok(server) => return Ok(Some((account, server))),
+                Err(error) if error.is_not_found() => {}
+                Err(error) => return Err(error.into()),
+            }
         }
+        Ok(None)
+    }
+
+    /// Where a claim's server may be: in the account of its class, which may name another one by now, and in the one that the
+    /// ledger has. Where neither is known, in any.
+    async fn accounts_of(&self, claim: &NodeClaim, server: &str) -> Result<Vec<Arc<Account>>, CloudError> {
+        self.ledger.open().await?;
+        let mut accounts: Vec<Arc<Account>> = self.account_of(claim).await?.into_iter().collect();
+        if let Some(recorded) = self.ledger.account_of(server)
+            && accounts.iter().all(|own| own.name != recorded)
+            && self.accounts.names().await?.contains(&recorded)
+        {
+            accounts.push(self.accounts.get(&recorded).await?);
+        }
+        if accounts.is_empty() {
+            return self.accounts.all().await;
+        }
+        Ok(accounts)
     }
 
     async fn account_of(&self, claim: &NodeClaim) -> Result<Option<Arc<Account>>, CloudError> {
@@ -172,11 +188,11 @@ impl Shared {
         match answer {
             Ok(()) => {
                 tracing::info!(volume = id, "disk deleted");
-                self.ledger.forget_volume(id);
+                self.ledger.forget_volume(&account.name, id);
                 Ok(())
             }
             Err(error) if error.is_not_found() => {
-                self.ledger.forget_volume(id);
+                self.ledger.forget_volume(&account.name, id);
                 Ok(())
             }
             Err(error) => Err(error.into()),
@@ -185,11 +201,7 @@ impl Shared {
 
     /// The server is gone: so must be its disks, and BKE is told.
     async fn settle(&self, claim: &NodeClaim, id: &str) -> Result<Deletion, CloudError> {
-        let accounts = match self.account_of(claim).await? {
-            Some(account) => vec![account],
-            // The class is gone: what is left of the server may be in any.
-            None => self.accounts.all().await?,
-        };
+        let accounts = self.accounts_of(claim, id).await?;
         for account in &accounts {
             for volume in recorded_disks(claim) {
                 self.remove_left_disk(claim, account, volume).await?;
@@ -248,7 +260,7 @@ impl Shared {
                 let message = format!("disk {id} was left by its server and is deleted");
                 self.events.tell(claim, "RootVolumeDeleted", &message).await;
             }
-            Err(error) if error.is_not_found() => self.ledger.forget_volume(id),
+            Err(error) if error.is_not_found() => self.ledger.forget_volume(&account.name, id),
             Err(error) => return Err(error.into()),
         }
         Ok(())

@@ -3,13 +3,14 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use karpenter_api::{NodeClaim, NodePool, labels::CAPACITY_TYPE, requirement::Operator};
-use karpenter_cloud::{CloudError, InstanceTypes, error::CloudContext, ownership::short_hash};
+use karpenter_cloud::{CloudError, InstanceType, InstanceTypes, error::CloudContext, ownership::short_hash};
 use kube::Api;
 
 use super::Shared;
 use crate::{
     account::Account,
-    catalogue::{self, ClassFacts, CloudCatalogue, PLAN_ON_DEMAND, PLAN_SAVING},
+    catalogue::{self, Availability, ClassFacts, CloudCatalogue, PLAN_ON_DEMAND, PLAN_SAVING},
+    client::wire::Flavor,
     labels::{ON_DEMAND_SPELLINGS, SAVING_PLAN_SPELLINGS},
     node_class::BizflyCloudNodeClass,
     prices::Prices,
@@ -33,6 +34,14 @@ struct Inputs {
     prices: Arc<Prices>,
     refusals: u64,
     memory: u64,
+}
+
+struct NothingRefused;
+
+impl Availability for NothingRefused {
+    fn is_refused(&self, _: &Flavor, _: &str, _: &str) -> bool {
+        false
+    }
 }
 
 impl Shared {
@@ -87,6 +96,22 @@ impl Shared {
         Ok(types)
     }
 
+    /// The types as if nothing had been refused: what exists already takes neither stock nor quota.
+    pub(super) async fn types_regardless(
+        &self,
+        class: &BizflyCloudNodeClass,
+        account: &Account,
+        plans: Option<Vec<String>>,
+    ) -> Result<Vec<Arc<InstanceType>>, CloudError> {
+        let catalogue = account.catalogue().await.map_err(CloudError::from)?;
+        let facts = ClassFacts {
+            plans,
+            ..self.facts(class, account)
+        };
+        let prices = account.prices().await;
+        Ok(catalogue::instance_types(&catalogue, &facts, &prices, &NothingRefused))
+    }
+
     /// Tells what is for sale to any class.
     fn count_offers(&self) {
         let types = self.types.lock();
@@ -113,13 +138,22 @@ impl Shared {
 
     /// The plans that a claim's pool restricts itself to by old capacity types.
     pub(super) async fn plans_of_claim(&self, claim: &NodeClaim) -> Result<Option<Vec<String>>, CloudError> {
+        Ok(self.pool_of(claim).await?.as_ref().and_then(plans_of))
+    }
+
+    /// How a claim's pool spells the capacity type of servers that are paid so, if in an old way.
+    pub(super) async fn capacity_type_of(&self, claim: &NodeClaim, plan: &str) -> Result<Option<String>, CloudError> {
+        let pool = self.pool_of(claim).await?;
+        Ok(pool.and_then(|pool| spelling_of(&pool, plan)))
+    }
+
+    async fn pool_of(&self, claim: &NodeClaim) -> Result<Option<NodePool>, CloudError> {
         let Some(name) = claim.node_pool() else { return Ok(None) };
         let pools: Api<NodePool> = Api::all(self.kube.clone());
-        let pool = pools
+        pools
             .get_opt(name)
             .await
-            .cloud_context(format!("reading NodePool {name}"))?;
-        Ok(pool.as_ref().and_then(plans_of))
+            .cloud_context(format!("reading NodePool {name}"))
     }
 }
 
@@ -133,12 +167,8 @@ fn fingerprint(class: &BizflyCloudNodeClass) -> String {
 /// Old capacity types name a billing plan: `saving_plan` means on-demand capacity paid by subscription. A pool that says
 /// nothing of the kind leaves the choice to its class.
 pub(super) fn plans_of(pool: &NodePool) -> Option<Vec<String>> {
-    let requirements = &pool.spec.template.spec.requirements;
-    let asked = requirements
-        .iter()
-        .find(|own| own.key == CAPACITY_TYPE && own.operator == Operator::In)?;
     let mut plans = Vec::new();
-    for value in &asked.values {
+    for value in capacity_types(pool)? {
         if SAVING_PLAN_SPELLINGS.contains(&value.as_str()) {
             plans.push(PLAN_SAVING.to_owned());
         } else if ON_DEMAND_SPELLINGS.contains(&value.as_str()) {
@@ -151,6 +181,24 @@ pub(super) fn plans_of(pool: &NodePool) -> Option<Vec<String>> {
     plans.sort();
     plans.dedup();
     (!plans.is_empty()).then_some(plans)
+}
+
+/// The first old spelling of a pool that means this plan.
+fn spelling_of(pool: &NodePool, plan: &str) -> Option<String> {
+    let spellings: &[&str] = match plan {
+        PLAN_SAVING => &SAVING_PLAN_SPELLINGS,
+        PLAN_ON_DEMAND => &ON_DEMAND_SPELLINGS,
+        _ => &[],
+    };
+    let mut own = capacity_types(pool)?.iter();
+    own.find(|value| spellings.contains(&value.as_str())).cloned()
+}
+
+/// The capacity types that a pool names.
+fn capacity_types(pool: &NodePool) -> Option<&[String]> {
+    let mut requirements = pool.spec.template.spec.requirements.iter();
+    let asked = requirements.find(|own| own.key == CAPACITY_TYPE && own.operator == Operator::In)?;
+    Some(&asked.values)
 }
 
 #[cfg(test)]

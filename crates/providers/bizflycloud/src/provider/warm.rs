@@ -25,12 +25,19 @@ use super::{
 use crate::{
     account::Account,
     catalogue::{ClassFacts, CloudCatalogue, Offer},
-    client::{ApiError, wire::Server},
+    client::{ApiError, ErrorClass, wire::Server},
     instance, labels as own,
     metrics::DeletionReason,
     node_class::{BizflyCloudNodeClass, WarmPool},
     tags::{self, Ownership, WarmMark},
 };
+
+/// Whether a server was ordered for a pool that lacks one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ordered {
+    Yes,
+    No,
+}
 
 const PAUSE: Duration = Duration::from_secs(60);
 /// What a claim can use of a warm pool.
@@ -167,7 +174,7 @@ impl Shared {
     async fn wanted(&self, launch: &Launch<'_>, pool: &WarmPool) -> Result<Wanted, CloudError> {
         let (account, class) = (launch.account(), launch.class());
         let plans = self.plans_of_claim(launch.claim()).await?;
-        let types = self.types_of(class, account, plans).await?;
+        let types = self.types_regardless(class, account, plans).await?;
         let offers = selection::candidates(launch.claim(), &types, &self.rules)
             .iter()
             .filter_map(Offer::of)
@@ -200,7 +207,13 @@ impl Shared {
         let mut outcome = Ok(());
         let mut known = BTreeSet::new();
         for account in self.accounts.all().await? {
-            let servers = account.servers().await.map_err(CloudError::from)?;
+            let servers = match account.servers().await {
+                Ok(servers) => servers,
+                Err(error) => {
+                    outcome = outcome.and(Err(error.into()));
+                    continue;
+                }
+            };
             known.extend(servers.iter().map(|server| server.id.clone()));
             self.open_ledger_for(&account, &servers).await?;
             let warm = |server: &&Server| matches!(self.ownership(&account, server), Ownership::Warm(_));
@@ -265,19 +278,32 @@ impl Shared {
                 account.changed();
             }
         }
-        let coming = self.coming(account, &mark, servers).await?;
+        let (coming, cleared) = self.coming(account, &mark, servers).await?;
+        outcome = outcome.and(cleared);
         for _ in (waiting.len() + coming)..size {
-            self.order_warm(account, class, pool, &mark, servers).await?;
+            let ordered = self.order_warm(account, class, pool, &mark, servers).await;
+            let is_over = !matches!(ordered, Ok(Ordered::Yes));
+            outcome = outcome.and(ordered.map(drop));
+            if is_over {
+                break;
+            }
         }
         outcome
     }
 
-    /// How many warm servers are being made: their root disks are there before they are. Disks that got no server go.
-    async fn coming(&self, account: &Account, mark: &WarmMark, servers: &[Server]) -> Result<usize, CloudError> {
+    /// How many warm servers are being made: their root disks are there before they are. Disks that got no server go; one that
+    /// can't be deleted is no reason not to fill the pool.
+    async fn coming(
+        &self,
+        account: &Account,
+        mark: &WarmMark,
+        servers: &[Server],
+    ) -> Result<(usize, Result<(), CloudError>), CloudError> {
         let volumes = account.volumes().await.map_err(CloudError::from)?;
         let now = self.clock.now();
         let prefix = self.prefix_of(mark);
         let mut coming = 0;
+        let mut cleared = Ok(());
         for volume in volumes.iter().filter(|volume| !volume.is_attached()) {
             let Some((name, kind)) = volume.name.rsplit_once('_') else {
                 continue;
@@ -289,12 +315,12 @@ impl Shared {
             let is_late = volume.created_at().is_some_and(|at| now >= later(at, DISK_PATIENCE));
             if is_late && !volume.is_building() {
                 self.metrics.orphan("volume");
-                self.remove_volume(account, &volume.id).await?;
+                cleared = cleared.and(self.remove_volume(account, &volume.id).await);
             } else if kind == "rootdisk" {
                 coming += 1;
             }
         }
-        Ok(coming)
+        Ok((coming, cleared))
     }
 
     /// What names of a class's warm servers begin with. The hash tells clusters of one project apart, and classes whose names
@@ -312,7 +338,7 @@ impl Shared {
         pool: &WarmPool,
         mark: &WarmMark,
         servers: &[Server],
-    ) -> Result<(), CloudError> {
+    ) -> Result<Ordered, CloudError> {
         let name = format!("{}{:08x}", self.prefix_of(mark), rand::rng().random::<u32>());
         let claim = stand_in(&name, &mark.node_class, &pool.flavor);
         let launch = Launch::new(
@@ -322,19 +348,42 @@ impl Shared {
             account.clone(),
             self.facts(class, account),
         );
-        let Choice::Of(candidate, offer, catalogue) = self.choose(&launch, servers).await? else {
-            tracing::info!(
-                NodeClass = mark.node_class,
-                flavor = pool.flavor,
-                "a warm server cannot be had now"
-            );
-            return Ok(());
+        let (candidate, offer, catalogue) = match self.choose(&launch, servers, &name).await? {
+            Choice::Of(candidate, offer, catalogue) => (candidate, offer, catalogue),
+            Choice::Nothing => {
+                let (class, flavor) = (&mark.node_class, &pool.flavor);
+                tracing::info!(NodeClass = class, flavor, "a warm server cannot be had now");
+                return Ok(Ordered::No);
+            }
+            // Nodes come first: a pool that must wait is not a reason to plan no pods for its flavor.
+            Choice::OverQuota { why, .. } => {
+                tracing::info!(
+                    NodeClass = mark.node_class,
+                    why,
+                    "the quota has no room for a warm server"
+                );
+                return Ok(Ordered::No);
+            }
         };
-        let mut item = self.item(&launch, &name, &candidate, &offer, &catalogue).await?;
-        item.metadata = tags::for_warm_pool(item.metadata, &account.tagging.tag_prefix, mark, &name);
-        account.order(item).await.map_err(launch_error)?;
+        let ordered = match self.item(&launch, &name, &candidate, &offer, &catalogue).await {
+            Ok(mut item) => {
+                item.metadata = tags::for_warm_pool(item.metadata, &account.tagging.tag_prefix, mark, &name);
+                account.order(item).await
+            }
+            Err(error) => {
+                self.reservations.release(&account.name, &name);
+                return Err(error);
+            }
+        };
+        if let Err(error) = ordered {
+            // One whose answer was lost may come all the same.
+            if error.class != ErrorClass::Ambiguous {
+                self.reservations.release(&account.name, &name);
+            }
+            return Err(launch_error(error));
+        }
         tracing::info!(NodeClass = mark.node_class, server = name, "a warm server is ordered");
-        Ok(())
+        Ok(Ordered::Yes)
     }
 
     /// Changes with everything that a warm server can't follow.

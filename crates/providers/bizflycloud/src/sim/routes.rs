@@ -190,6 +190,9 @@ fn operation(method: &Method, path: &str) -> Operation {
     if *method == Method::POST && path.ends_with("/action") {
         return Operation::ServerAction;
     }
+    if *method == Method::DELETE && path.contains("/volumes/") {
+        return Operation::DeleteVolume;
+    }
     if *method == Method::DELETE {
         return Operation::DeleteServer;
     }

@@ -490,7 +490,7 @@ impl World {
         volumes.extend(self.data_disks.iter().map(|(id, server)| {
             json!({
                 "id": id, "name": format!("pvc-{id}"), "status": "in-use", "attachments": [{"server_id": server}],
-                "bootable": false, "size": 10,
+                "bootable": false, "size": 10, "billing_plan": "saving_plan",
             })
         }));
         volumes

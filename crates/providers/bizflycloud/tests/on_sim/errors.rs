@@ -29,8 +29,8 @@ async fn told(world: &World, number: u32, fault: Fault) -> (String, String) {
         .await
         .expect_err("refused");
     world.cloud.heal();
-    // Long enough for refusals, payments and failures to be forgotten.
-    world.clock.sleep(Duration::from_secs(400)).await;
+    // Long enough for refusals, payments, failures and what they taught to be forgotten.
+    world.clock.sleep(Duration::from_secs(3700)).await;
     world.provider.reconcile_classes().await;
     let reason = match error.launch_effect() {
         LaunchEffect::DeleteForCapacity => "capacity".to_owned(),

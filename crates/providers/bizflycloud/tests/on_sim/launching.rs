@@ -3,9 +3,15 @@
 use std::{collections::BTreeSet, time::Duration};
 
 use futures::future::join_all;
-use karpenter_api::labels::{INSTANCE_TYPE, ZONE};
-use karpenter_bizflycloud::sim::{Fault, Leak, Often, Operation, SimOptions};
-use karpenter_cloud::{CloudProvider, Deletion, ErrorKind, LaunchEffect};
+use karpenter_api::labels::{CAPACITY_TYPE, INSTANCE_TYPE, ZONE};
+use karpenter_bizflycloud::{
+    BizflyCloudNodeClass,
+    sim::{Fault, Leak, Often, Operation, SimOptions, SimulatedBizfly},
+};
+use karpenter_cloud::{
+    CloudProvider, Deletion, ErrorKind, LaunchEffect,
+    garbage_collection::{GarbageCollector, KnownClaims},
+};
 use serde_json::{Value, json};
 
 use crate::environment::{Setting, World, claim, pool};
@@ -197,7 +203,7 @@ async fn a_failed_task_is_insufficient_capacity_and_leaves_no_disk() {
     let world = steady().await;
     world
         .cloud
-        .inject(Fault::TaskFails("No valid host was found".to_owned()), Often::Times(1));
+        .inject(Fault::TaskFails("No valid host was found".to_owned()), Often::Always);
     let error = world
         .provider
         .create(&claim(1, only("nix.4c_8g")))
@@ -205,19 +211,26 @@ async fn a_failed_task_is_insufficient_capacity_and_leaves_no_disk() {
         .expect_err("the task fails");
     assert_eq!(error.launch_effect(), LaunchEffect::DeleteForCapacity);
     assert!(error.to_string().contains("No valid host was found"), "{error}");
-    assert_eq!(world.cloud.leaks(), [], "the root disk of the failed task is gone");
+    assert_eq!(orders(&world).len(), 2, "in each zone once");
+    assert_eq!(world.cloud.leaks(), [], "the root disks of the failed tasks are gone");
+    let told = world.events("ServerError");
+    assert!(
+        !told.is_empty() && told[0].contains("No valid host was found"),
+        "{told:?}"
+    );
 }
 
 #[tokio::test]
 async fn a_server_that_goes_into_error_is_deleted_with_its_disk() {
     let world = steady().await;
-    world.cloud.inject(Fault::ServerFails, Often::Times(1));
+    world.cloud.inject(Fault::ServerFails, Often::Always);
     let error = world
         .provider
         .create(&claim(1, only("nix.4c_8g")))
         .await
         .expect_err("ERROR");
     assert_eq!(error.launch_effect(), LaunchEffect::DeleteForCapacity);
+    assert!(error.to_string().contains("went into ERROR"), "{error}");
     world.clock.sleep(Duration::from_secs(15)).await;
     assert_eq!(world.cloud.leaks(), []);
 }
@@ -544,62 +557,63 @@ async fn an_accepted_order_that_shows_nothing_yet_is_not_undone_before_it_shows(
 }
 
 #[tokio::test]
-async fn after_a_server_in_error_the_next_claim_is_launched_from_the_next_best_offer() {
+async fn after_a_server_in_error_the_claim_is_launched_from_the_next_best_offer() {
     let world = steady().await;
     world.cloud.inject(Fault::ServerFails, Often::Times(1));
+    let own = claim(1, only("nix.4c_8g"));
+    let made = world.provider.create(&own).await.expect("elsewhere");
+    let zones: Vec<Value> = orders(&world)
+        .iter()
+        .map(|order| order[0]["availability_zone"].clone())
+        .collect();
+    assert_eq!(zones.len(), 2);
+    assert_ne!(zones[0], zones[1]);
+    assert_eq!(json!(made.labels[ZONE]), zones[1]);
+    assert_eq!(made.claim.expect("marked").uid, own.metadata.uid.expect("a uid"));
+    world.clock.sleep(Duration::from_secs(15)).await;
+    assert_eq!(world.live().len(), 1, "the failed one is gone");
+    let left = world.cloud.leaks();
+    assert!(
+        left.iter()
+            .all(|leak| !format!("{leak:?}").contains("default-00001_rootdisk")),
+        "and its disk: {left:?}"
+    );
+    let deleted = world.metric("instances_deleted_total", &["nix.4c_8g", "failed_launch"]);
+    assert_eq!(deleted, 1.0);
+    let task = |result: &str| world.metric("task_duration_seconds", &["create_server", result]);
+    assert_eq!((task("failure"), task("success")), (1.0, 1.0));
+    let created = world.metric(
+        "instances_created_total",
+        &["nix.4c_8g", &made.labels[ZONE], "on-demand"],
+    );
+    assert_eq!((created, world.metric("instances_created_total", &[])), (1.0, 1.0));
+    assert_eq!(world.metric("unavailable_offerings", &["stock"]), 1.0);
+}
+
+#[tokio::test]
+async fn where_every_server_fails_the_claim_goes_and_three_minutes_later_it_is_tried_again() {
+    let world = steady().await;
+    world.cloud.inject(Fault::ServerFails, Often::Always);
     let error = world
         .provider
         .create(&claim(1, only("nix.4c_8g")))
         .await
-        .expect_err("ERROR");
+        .expect_err("in no zone");
     assert_eq!(error.launch_effect(), LaunchEffect::DeleteForCapacity);
-    assert_eq!(
-        world.metric("instances_created_total", &[]),
-        0.0,
-        "nothing was launched"
-    );
+    assert_eq!(orders(&world).len(), 2);
+    assert_eq!(world.metric("instances_created_total", &[]), 0.0);
     assert_eq!(world.metric("instance_creation_duration_seconds", &[]), 0.0);
-    assert_eq!(
-        world.metric("instances_deleted_total", &["nix.4c_8g", "failed_launch"]),
-        1.0
-    );
-    assert_eq!(
-        world.metric("task_duration_seconds", &["create_server", "failure"]),
-        1.0
-    );
-    let failed_in = orders(&world)[0][0]["availability_zone"].clone();
-    let made = world
+    world.cloud.heal();
+    let error = world
         .provider
         .create(&claim(2, only("nix.4c_8g")))
         .await
-        .expect("elsewhere");
-    assert_ne!(json!(made.labels[ZONE]), failed_in);
-    assert_eq!(
-        world.metric(
-            "instances_created_total",
-            &["nix.4c_8g", &made.labels[ZONE], "on-demand"]
-        ),
-        1.0
-    );
-    assert_eq!(world.metric("unavailable_offerings", &["stock"]), 1.0);
-    world.cloud.inject(Fault::ServerFails, Often::Times(1));
-    world
-        .provider
-        .create(&claim(3, only("nix.4c_8g")))
-        .await
-        .expect_err("ERROR");
-    let error = world
-        .provider
-        .create(&claim(4, only("nix.4c_8g")))
-        .await
         .expect_err("nothing is left");
     assert_eq!(error.launch_effect(), LaunchEffect::DeleteForCapacity);
+    assert_eq!(orders(&world).len(), 2, "what failed a moment ago is not ordered");
     world.clock.sleep(Duration::from_secs(181)).await;
-    world
-        .provider
-        .create(&claim(5, only("nix.4c_8g")))
-        .await
-        .expect("tried again after three minutes");
+    let made = world.provider.create(&claim(3, only("nix.4c_8g"))).await;
+    made.expect("tried again after three minutes");
 }
 
 #[tokio::test]
@@ -625,7 +639,7 @@ async fn refusals_are_counted_by_what_they_mean() {
         world.cloud.heal();
         let counted = world.metric("api_errors_total", &["create_server", "cloud_server", class]);
         assert!(counted >= 1.0, "{class}: {counted}");
-        world.clock.sleep(Duration::from_secs(400)).await;
+        world.clock.sleep(Duration::from_secs(3700)).await;
         world.provider.reconcile_classes().await;
     }
 }
@@ -679,4 +693,130 @@ async fn a_quota_with_room_for_something_smaller_is_used_for_that() {
         .await
         .expect_err("full");
     assert_eq!(error.launch_effect(), LaunchEffect::DeleteForCapacity);
+}
+
+#[tokio::test]
+async fn disks_that_are_ordered_count_against_the_quota_before_they_show() {
+    let world = steady().await;
+    world.cloud.inject(Fault::DisksShowLate, Often::Always);
+    // A root disk is of 20 GB here: two have room, a third has not.
+    world.apply(&world.config(json!({"region": "HN", "quota": {"volumesGiB": 59}})));
+    world.clock.sleep(Duration::from_secs(3)).await;
+    let claims: Vec<_> = (1..=3).map(|number| claim(number, only("nix.4c_8g"))).collect();
+    let made = join_all(claims.iter().map(|claim| world.provider.create(claim))).await;
+    let refused: Vec<String> = made
+        .into_iter()
+        .filter_map(|made| Some(made.err()?.to_string()))
+        .collect();
+    assert_eq!(refused.len(), 1, "{refused:?}");
+    assert!(refused[0].contains("GiB of disk"), "{refused:?}");
+}
+
+#[tokio::test]
+async fn what_a_refusal_taught_of_the_quota_is_kept_to_until_there_is_room() {
+    let world = steady().await;
+    let mut first = world.stored(&claim(1, only("nix.4c_8g")));
+    world
+        .provider
+        .create(&first)
+        .await
+        .expect("launched")
+        .apply_to(&mut first);
+    world.cloud.inject(Fault::VcpuQuota(8), Often::Always);
+    let big = |number| claim(number, only("nix.8c_16g"));
+    world.provider.create(&big(2)).await.expect_err("4 + 8 are too many");
+    let ordered = orders(&world).len();
+    // The refusal itself is forgotten after three minutes, what it taught is not.
+    world.clock.sleep(Duration::from_secs(200)).await;
+    let error = world.provider.create(&big(3)).await.expect_err("as many as before");
+    assert_eq!(error.launch_effect(), LaunchEffect::DeleteForCapacity);
+    let sentence = "nix.8c_16g would make 12 vCPUs and 24 GiB of memory in the project";
+    assert!(error.to_string().contains(sentence), "{error}");
+    assert_eq!(orders(&world).len(), ordered, "it was not even asked for");
+    assert!(world.events("QuotaExceeded").iter().any(|told| told.contains(sentence)));
+    world
+        .provider
+        .create(&claim(4, only("nix.2c_4g")))
+        .await
+        .expect("less has room");
+    world.terminate(&world.provider, &first).await;
+    world
+        .provider
+        .create(&claim(5, only("nix.4c_8g")))
+        .await
+        .expect("room was made");
+}
+
+#[tokio::test]
+async fn a_task_that_never_ends_does_not_hold_its_claim_for_ever() {
+    let world = steady().await;
+    world.cloud.inject(Fault::TaskNeverReady, Often::Always);
+    world.cloud.inject(Fault::DisksShowLate, Often::Always);
+    world
+        .cloud
+        .inject(Fault::VisibleLate(Duration::from_secs(3600)), Often::Always);
+    let mut own = world.stored(&claim(1, only("nix.4c_8g")));
+    let error = world.provider.create(&own).await.expect_err("nothing shows");
+    assert!(error.to_string().contains("is not visible yet"), "{error}");
+    let given_up = world.clock.now();
+    own = world.sandbox.objects().get("", "default-00001").expect("stored");
+    own.metadata.deletion_timestamp = Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(given_up));
+    let restarted = world.new_provider();
+    while Deletion::settle(restarted.abandon(&own).await).expect("no faults") == Deletion::InProgress {
+        assert!(world.clock.since(given_up).as_secs() < 1800, "it is waited for still");
+        world.clock.sleep(Duration::from_secs(30)).await;
+    }
+    assert!(world.clock.since(given_up).as_secs() >= 1200, "not given up at once");
+    // Should its server come after all, it is garbage.
+    world.cloud.heal();
+    world.clock.sleep(Duration::from_secs(2 * 3600)).await;
+    assert_eq!(world.live().len(), 1);
+    let mut collector = GarbageCollector::new(restarted.caution());
+    for _ in 0..3 {
+        let collected = restarted.collect_garbage(&mut collector, &KnownClaims::default()).await;
+        collected.expect("no faults");
+        world.clock.sleep(Duration::from_secs(60)).await;
+    }
+    assert_eq!(world.cloud.leaks(), []);
+}
+
+#[tokio::test]
+async fn a_server_is_deleted_where_it_is_although_its_class_names_another_account_by_now() {
+    let world = steady().await;
+    let own = world.launch(1, only("nix.4c_8g")).await;
+    let elsewhere = SimulatedBizfly::start(world.clock.clone(), SimOptions::default())
+        .await
+        .expect("a free port");
+    let mut other = world.config(json!({"region": "HN"}));
+    other["metadata"]["name"] = json!("other");
+    other["spec"]["cloudConfig"]["apiEndpoint"] = json!(elsewhere.url());
+    world.apply(&other);
+    let patch = json!({"spec": {"providerConfigRef": {"name": "other"}}});
+    let objects = world.sandbox.objects();
+    objects
+        .patch::<BizflyCloudNodeClass>("", "default", &patch)
+        .expect("accepted");
+    for provider in [world.provider.clone(), world.new_provider()] {
+        world.terminate(&provider, &own).await;
+        assert_eq!(world.cloud.leaks(), [], "neither server nor disk is left");
+    }
+}
+
+#[tokio::test]
+async fn a_node_of_a_pool_with_an_old_capacity_type_carries_it() {
+    let world = steady().await;
+    for (number, (spelling, plan)) in (1..).zip([
+        ("saving_plan", "saving_plan"),
+        ("subscription", "saving_plan"),
+        ("on_demand", "on_demand"),
+    ]) {
+        let requirements = json!([{"key": CAPACITY_TYPE, "operator": "In", "values": [spelling]}]);
+        let own = pool(requirements);
+        world.apply(&serde_json::to_value(&own).expect("JSON"));
+        // As core writes it: requirements are in today's spelling.
+        let asked = json!([{"key": CAPACITY_TYPE, "operator": "In", "values": ["on-demand"]}]);
+        let made = world.provider.create(&claim(number, asked)).await.expect("launched");
+        assert_eq!(made.labels[CAPACITY_TYPE], spelling, "pods select by it");
+        assert_eq!(made.labels["karpenter.bizflycloud.com/billing-plan"], plan);
+    }
 }

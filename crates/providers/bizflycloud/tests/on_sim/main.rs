@@ -13,4 +13,5 @@ mod launching;
 mod offers;
 mod provisioners;
 mod story;
+mod volumes;
 mod warm;

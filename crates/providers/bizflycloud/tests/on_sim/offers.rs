@@ -5,7 +5,7 @@ use std::time::Duration;
 use karpenter_api::{
     Requirements,
     labels::{CAPACITY_TYPE, INSTANCE_TYPE, ZONE},
-    requirement::Operator,
+    requirement::{Operator, Undefined},
 };
 use karpenter_bizflycloud::{
     BizflyCloudProvider, Settings,
@@ -77,13 +77,18 @@ async fn a_pool_with_an_old_capacity_type_is_paid_by_subscription_and_does_not_d
     assert_eq!(last_order(&world)["billing_plan"], "saving_plan");
     assert_eq!(made.labels["karpenter.bizflycloud.com/billing-plan"], "saving_plan");
     let rules = world.provider.extend_label_rules(Default::default());
+    assert_eq!(made.labels[CAPACITY_TYPE], "saving_plan", "the node keeps the spelling");
     let asked = Requirements::from_wire(&rules, &own.spec.template.spec.requirements);
+    let labelled = Requirements::from_labels(&rules, &made.labels);
     assert!(
-        asked
-            .get(CAPACITY_TYPE)
-            .expect("asked")
-            .has(&made.labels[CAPACITY_TYPE]),
+        labelled.is_compatible(&asked, Undefined::Denied),
         "no requirement drift"
+    );
+    let types = types.iter().find(|own| own.name == made.labels[INSTANCE_TYPE]);
+    let price = karpenter_engine::disruption::price::of_node(&rules, types.expect("listed"), &made.labels);
+    assert!(
+        price.is_some_and(|price| price > 0.0),
+        "consolidation can compare it: {price:?}"
     );
     let advice = world.provider.validate_node_pool(&own).await.expect("judged");
     assert_eq!(advice[0].reason, "DeprecatedCapacityType");

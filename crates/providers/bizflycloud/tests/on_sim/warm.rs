@@ -417,3 +417,57 @@ async fn a_pool_that_is_no_longer_wanted_leaves_nothing() {
     fill(&world).await;
     assert_eq!(world.cloud.leaks(), []);
 }
+
+#[tokio::test]
+async fn warm_servers_are_ordered_within_the_quota_and_pods_are_planned_for_all_the_same() {
+    let world = world(3, "Running").await;
+    world.apply(&world.config(json!({"region": "HN", "quota": {"vCPU": 8}})));
+    world.clock.sleep(Duration::from_secs(3)).await;
+    fill(&world).await;
+    assert_eq!(world.live().len(), 2, "two of four vCPUs each have room");
+    let types = world.provider.instance_types(&pool(json!([]))).await.expect("types");
+    let small = types.iter().find(|own| own.name == "nix.4c_8g").expect("listed");
+    assert!(
+        small.offerings.iter().any(|offering| offering.available),
+        "what a pool may not have is not refused to claims"
+    );
+}
+
+#[tokio::test]
+async fn a_warm_server_is_handed_out_although_the_quota_is_used_up() {
+    let world = world(1, "Running").await;
+    world.apply(&world.config(json!({"region": "HN", "quota": {"vCPU": 4}})));
+    world.clock.sleep(Duration::from_secs(3)).await;
+    fill(&world).await;
+    let warm = only_one(&world).id;
+    let refused = world.provider.create(&claim(1, only("p2.4c_8g"))).await;
+    let refused = refused.expect_err("no room").to_string();
+    assert!(refused.contains("QuotaExceeded"), "{refused}");
+    let made = world.provider.create(&claim(2, only("nix.4c_8g"))).await;
+    assert_eq!(
+        made.expect("it takes nothing that is not taken already").provider_id,
+        format!("bizflycloud://{warm}")
+    );
+}
+
+#[tokio::test]
+async fn a_disk_that_cannot_be_deleted_does_not_hold_back_its_pool() {
+    let world = world(1, "Running").await;
+    world
+        .cloud
+        .inject(Fault::TaskFails("No valid host".to_owned()), Often::Times(1));
+    world.provider.keep_warm().await.expect("ordered");
+    world.clock.sleep(Duration::from_secs(11 * 60)).await;
+    assert_eq!(world.live().len(), 0);
+    let locked = Fault::Http {
+        operation: Operation::DeleteVolume,
+        status: 409,
+        body: "volume is locked".to_owned(),
+        retry_after: None,
+    };
+    world.cloud.inject(locked, Often::Always);
+    let told = world.provider.keep_warm().await.expect_err("the disk stays");
+    assert!(told.to_string().contains("volume is locked"), "{told}");
+    world.clock.sleep(Duration::from_secs(60)).await;
+    assert_eq!(world.live().len(), 1, "another one is made");
+}

@@ -5,7 +5,7 @@ use std::time::Duration;
 use karpenter_api::NodeClaim;
 use karpenter_cloud::{ClaimMark, CloudError, Deletion, clock::later};
 
-use super::{LOST_ANSWER, Order, OrderAnswer, is_disk_of, names};
+use super::{LOST_ANSWER, Order, OrderAnswer, OrderEnd, is_disk_of, names};
 use crate::{
     account::Account,
     client::wire::{Server, TaskState},
@@ -15,6 +15,9 @@ use crate::{
 
 /// A finished disk whose server does not come within this time will not get one.
 const DISK_PATIENCE: Duration = Duration::from_secs(3 * 60);
+/// A task that runs for so long after its claim was given up is not waited for. Should it make a server after all, garbage
+/// collection finds it by its marks.
+const TASK_PATIENCE: Duration = Duration::from_secs(20 * 60);
 
 impl Shared {
     /// Undoes an unfinished launch: its server if there is one, or else the disks that were to be its.
@@ -51,7 +54,7 @@ impl Shared {
             }
         }
         if deletion == Deletion::Gone {
-            self.orders.lock().remove(&mark.uid);
+            self.end_order(&mark.uid, OrderEnd::Nothing);
             self.launching.forget(&mark.uid);
         }
         Ok(deletion)
@@ -84,7 +87,11 @@ impl Shared {
         }
         if let Some(task) = &order.task {
             match account.api.task(task).await {
-                Ok(TaskState::Running) => return Ok(true),
+                Ok(TaskState::Running) => {
+                    let given_up = claim.metadata.deletion_timestamp.as_ref().map(|at| at.0);
+                    let since = given_up.unwrap_or(order.placed_at);
+                    return Ok(self.clock.now() < later(since, TASK_PATIENCE));
+                }
                 Ok(TaskState::Failed(_)) => return Ok(false),
                 Ok(TaskState::Done(made)) => return self.remove_unlisted(account, &made, mark).await,
                 // Forgotten, or not known everywhere yet.

@@ -6,7 +6,7 @@ use karpenter_api::labels::{CAPACITY_TYPE, INSTANCE_TYPE, ZONE};
 use karpenter_cloud::{ClaimMark, CloudError, Instance, clock::later};
 use rand::Rng;
 
-use super::{Launch, Order, OrderAnswer, is_disk_of, names};
+use super::{Launch, Order, OrderAnswer, OrderEnd, is_disk_of, names};
 use crate::{
     account::Account,
     client::{
@@ -28,6 +28,13 @@ enum Wait {
     Pending,
 }
 
+/// What came of an order.
+pub(super) enum Followed {
+    Launched(Box<Instance>),
+    /// The cloud could not make the server, in a sentence; what it left behind is gone.
+    Failed(String),
+}
+
 const POLL: Duration = Duration::from_secs(3);
 /// How long an order whose answer was lost may take to show.
 pub(in crate::provider) const LOST_ANSWER: Duration = Duration::from_secs(150);
@@ -38,7 +45,7 @@ const LAUNCH_EVIDENCE: Duration = Duration::from_secs(10 * 60);
 
 impl Shared {
     /// Waits for the server of an order, and answers for the launch.
-    pub(super) async fn follow(&self, launch: &Launch<'_>, order: Order) -> Result<Instance, CloudError> {
+    pub(super) async fn follow(&self, launch: &Launch<'_>, order: Order) -> Result<Followed, CloudError> {
         let (account, mark) = (&launch.account, &launch.mark);
         let took = || {
             Duration::try_from(self.clock.since(order.placed_at))
@@ -52,11 +59,11 @@ impl Shared {
                 let label = |key: &str| instance.labels.get(key).map_or("", String::as_str);
                 self.metrics
                     .created(label(INSTANCE_TYPE), label(ZONE), label(CAPACITY_TYPE), took());
-                Ok(instance)
+                Ok(Followed::Launched(Box::new(instance)))
             }
             Wait::Failed(why) => {
                 self.metrics.task("failure", took());
-                self.orders.lock().remove(&mark.uid);
+                self.end_order(&mark.uid, OrderEnd::Nothing);
                 if let Some(offer) = &order.offer {
                     let account = account.name.as_str();
                     self.refusals
@@ -64,10 +71,10 @@ impl Shared {
                 }
                 let message = format!("the cloud could not make the server: {why}");
                 self.events.warn(launch.claim, "ServerError", &message).await;
-                Err(CloudError::insufficient_capacity(message))
+                Ok(Followed::Failed(message))
             }
             Wait::Nothing => {
-                self.orders.lock().remove(&mark.uid);
+                self.end_order(&mark.uid, OrderEnd::Nothing);
                 Err(CloudError::create(
                     "APIUnavailable",
                     "the answer to the order was lost, and no server came of it; it will be ordered again",
