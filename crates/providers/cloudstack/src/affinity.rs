@@ -7,7 +7,7 @@ use karpenter_cloud::CloudError;
 use parking_lot::Mutex;
 
 use crate::{
-    client::{Class, Priority, Request, model::AffinityGroup},
+    client::{ApiError, Class, Priority, Request, jobs::JobEnd, model::AffinityGroup},
     launch::Plan,
     node_class::placement::AffinityScope,
     provider::Shared,
@@ -127,33 +127,71 @@ impl Shared {
     /// Removes the groups of this cluster that no machine is in, of every project.
     ///
     /// # Errors
-    /// When groups could not be listed or one could not be deleted.
+    /// When groups could not be listed or one could not be deleted; the others were deleted all the same.
     pub(crate) async fn remove_empty_groups(&self) -> Result<(), CloudError> {
-        let _no_new_seats = self.grouping.lock().await;
-        let seats = self.seats.all();
+        // Without the lock: launches must not wait for a list that is in no hurry.
         let request = self.fleet.widest(Request::new("listAffinityGroups"));
         let known: Vec<AffinityGroup> = match self.client.list(&request, "affinitygroup", Priority::Discovery).await {
             Ok(known) => known,
             Err(error) if matches!(error.class(), Some(Class::Forbidden | Class::Unsupported)) => return Ok(()),
             Err(error) => return Err(error.into()),
         };
-        let description = self.group_description();
-        for group in known {
-            let is_ours = group.description.as_ref() == Some(&description);
-            // The server would delete a group that machines are in.
-            if !is_ours || !group.virtual_machine_ids.is_empty() || seats.contains_key(&group.id) {
-                continue;
+        let mut first_failure = None;
+        for group in known.iter().filter(|group| self.is_empty_and_ours(group)) {
+            if let Err(error) = self.remove_group(group).await {
+                tracing::warn!(group = group.name, %error, "an affinity group that no machine is in could not be deleted");
+                first_failure.get_or_insert(error);
             }
-            let request = Request::new("deleteAffinityGroup").with("id", group.id.clone());
-            self.client.call(&request, Priority::Discovery).await?;
-            self.inventory.flush_affinity_groups();
-            tracing::info!(
-                group = group.name,
-                "an affinity group that no machine is in was deleted"
-            );
-            let orphans = &self.client.metrics().orphans;
-            orphans.with_label_values(&["affinity_group"]).inc();
         }
+        first_failure.map_or(Ok(()), Err)
+    }
+
+    fn is_empty_and_ours(&self, group: &AffinityGroup) -> bool {
+        let is_ours = group.description.as_ref() == Some(&self.group_description());
+        is_ours && group.virtual_machine_ids.is_empty() && !self.seats.all().contains_key(&group.id)
+    }
+
+    /// Deletes a group that was empty a moment ago, if it still is; the server would also delete one that machines are in.
+    async fn remove_group(&self, group: &AffinityGroup) -> Result<(), CloudError> {
+        let _no_new_seats = self.grouping.lock().await;
+        // Launches wait from here on, so it goes at their pace.
+        let request = Request::new("listAffinityGroups").with("id", group.id.clone());
+        let request = self.fleet.widest(request);
+        let now: Vec<AffinityGroup> = match self.client.list(&request, "affinitygroup", Priority::Launch).await {
+            Ok(now) => now,
+            Err(error) if error.class() == Some(&Class::NotFound) => return Ok(()),
+            Err(error) => return Err(error.into()),
+        };
+        if !now.iter().any(|own| own.id == group.id && self.is_empty_and_ours(own)) {
+            return Ok(());
+        }
+        let request = Request::new("deleteAffinityGroup").with("id", group.id.clone());
+        let content = match self.client.call(&request, Priority::Launch).await {
+            Ok(content) => content,
+            // Deleting groups is no part of the least role; an empty group costs nothing.
+            Err(error) if matches!(error.class(), Some(Class::Forbidden | Class::Unsupported)) => {
+                tracing::info!(group = group.name, %error, "an affinity group that no machine is in stays");
+                return Ok(());
+            }
+            Err(error) => return Err(error.into()),
+        };
+        self.inventory.flush_affinity_groups();
+        let job = content.text("jobid").unwrap_or_default();
+        // Until its job is done the group is still listed, and a launch would take a seat in it.
+        match self.jobs.settle(job, request.command, Priority::Launch).await? {
+            Some(JobEnd::Succeeded(_) | JobEnd::Forgotten) => {}
+            Some(JobEnd::Failed(failure)) => return Err(ApiError::Refused(failure).into()),
+            None => {
+                let sentence = format!("CloudStack is still deleting affinity group {}", group.name);
+                return Err(CloudError::transient(sentence));
+            }
+        }
+        tracing::info!(
+            group = group.name,
+            "an affinity group that no machine is in was deleted"
+        );
+        let orphans = &self.client.metrics().orphans;
+        orphans.with_label_values(&["affinity_group"]).inc();
         Ok(())
     }
 }

@@ -23,6 +23,7 @@ use crate::{
         ApiError, Class, Failure, Priority, Request,
         model::{Network, VirtualMachine},
     },
+    disks::Furnished,
     labels,
     machine::{self, Known, Marks, View},
     node_class::{CloudStackNodeClass, HASH_ANNOTATION, HASH_VERSION_ANNOTATION, hash::HASH_VERSION},
@@ -104,15 +105,17 @@ impl Shared {
             .await
             .map_err(|error| unavailable(&error))?;
         if let Some(vm) = self
-            .look(mark, unmarked, &mut names, After::Start)
+            .look(&class, mark, unmarked, &mut names, After::Start)
             .await
             .map_err(|error| unavailable(&error))?
         {
             if !Marks::of(&vm, &self.settings).is_ours() {
                 self.tag_new(claim, mark, &class, &vm.id).await;
             }
-            let vm = self.await_adopted(vm, deadline).await?;
+            let vm = self.await_adopted(vm, &class, deadline).await?;
             if let Some(vm) = vm {
+                let furnished = self.bring_disks(claim, &class, &resolution, &vm).await;
+                furnished.map_err(|error| unfurnished(&vm.name, &error))?;
                 return Ok(self.launched(&vm, &class, &secrets, known));
             }
             names.taken(&self.fleet.name(mark, names.attempt));
@@ -199,6 +202,7 @@ impl Shared {
     /// What an earlier attempt for this claim made and still runs. Leftovers are destroyed and their names skipped.
     async fn look(
         &self,
+        class: &CloudStackNodeClass,
         mark: &ClaimMark,
         unmarked: Option<VirtualMachine>,
         names: &mut Names,
@@ -216,7 +220,7 @@ impl Shared {
             names.taken(&vm.name);
             // A record without a job that a refused request left will never start.
             if after == After::Refusal && vm.state == "Stopped" && !vm.has_pending_job() {
-                self.discard(&vm.id).await;
+                self.discard(&vm.id, Some(class)).await;
                 continue;
             }
             match View::of(&vm, now) {
@@ -224,7 +228,7 @@ impl Shared {
                     adopted = Some(vm);
                 }
                 View::Launching | View::Running | View::Gone | View::Stopping => {}
-                View::Failed | View::Stopped => self.discard(&vm.id).await,
+                View::Failed | View::Stopped => self.discard(&vm.id, Some(class)).await,
             }
         }
         names.advance(|attempt| self.fleet.name(mark, attempt));
@@ -285,8 +289,8 @@ impl Shared {
         drop(seat);
         let (id, job) = match sent {
             Ok(Sent::Accepted { id, job }) => (id, job),
-            Ok(Sent::Found(vm)) => match self.await_adopted(*vm, deadline).await {
-                Ok(Some(vm)) => return Attempt::Launched(Box::new(vm)),
+            Ok(Sent::Found(vm)) => match self.await_adopted(*vm, plan.class, deadline).await {
+                Ok(Some(vm)) => return self.furnished(plan, Box::new(vm), names).await,
                 Ok(None) => {
                     names.used(|attempt| self.fleet.name(plan.mark, attempt));
                     return Attempt::Again;
@@ -302,18 +306,33 @@ impl Shared {
         )
         .await;
         match finished {
-            Finish::Launched(vm) => Attempt::Launched(vm),
+            Finish::Launched(vm) => self.furnished(plan, vm, names).await,
             Finish::Nothing => {
-                self.discard(&id).await;
+                self.discard(&id, Some(plan.class)).await;
                 names.used(|attempt| self.fleet.name(plan.mark, attempt));
                 Attempt::Again
             }
             Finish::Failed(failure) => {
-                self.discard(&id).await;
+                self.discard(&id, Some(plan.class)).await;
                 names.used(|attempt| self.fleet.name(plan.mark, attempt));
                 self.failed(plan, &failure).await
             }
             Finish::Unknown(error) => Attempt::Fail(unavailable(&error)),
+        }
+    }
+
+    /// A machine with all of its disks; one that the account has no more disks for is given up.
+    async fn furnished(&self, plan: &Plan<'_>, vm: Box<VirtualMachine>, names: &mut Names) -> Attempt {
+        match self.bring_disks(plan.claim, plan.class, plan.resolution, &vm).await {
+            // What starts late gets its disks by the sweep.
+            Ok(Furnished::Fully | Furnished::NotYet) => Attempt::Launched(vm),
+            Err(ApiError::Refused(failure)) if matches!(failure.class, Class::Quota(_) | Class::Capacity) => {
+                self.discard(&vm.id, Some(plan.class)).await;
+                names.used(|attempt| self.fleet.name(plan.mark, attempt));
+                self.failed(plan, &failure).await
+            }
+            // The next try finds the machine, and what it has already.
+            Err(error) => Attempt::Fail(unfurnished(&vm.name, &error)),
         }
     }
 
@@ -366,12 +385,12 @@ impl Shared {
             _ => failure.code != 432,
         };
         for id in &failure.left_behind {
-            self.discard(id).await;
+            self.discard(id, Some(plan.class)).await;
         }
         if was_dispatched {
-            match self.look(plan.mark, None, names, After::Refusal).await {
-                Ok(Some(vm)) => match self.await_adopted(vm, deadline).await {
-                    Ok(Some(vm)) => return Attempt::Launched(Box::new(vm)),
+            match self.look(plan.class, plan.mark, None, names, After::Refusal).await {
+                Ok(Some(vm)) => match self.await_adopted(vm, plan.class, deadline).await {
+                    Ok(Some(vm)) => return self.furnished(plan, Box::new(vm), names).await,
                     Ok(None) => return Attempt::Again,
                     Err(error) => return Attempt::Fail(error),
                 },
@@ -595,6 +614,10 @@ impl Names {
             self.attempt += 1;
         }
     }
+}
+
+fn unfurnished(machine: &str, error: &ApiError) -> CloudError {
+    CloudError::create("LaunchFailed", format!("machine {machine} lacks data disks: {error}"))
 }
 
 /// CloudStack could not be asked; the claim waits.

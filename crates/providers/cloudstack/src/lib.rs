@@ -7,6 +7,7 @@ pub mod bootstrap;
 pub mod catalogue;
 pub mod client;
 pub mod credentials;
+mod disks;
 mod drift;
 mod fleet;
 pub mod inventory;

@@ -363,6 +363,25 @@ impl CloudStackNodeClass {
         groups.is_some_and(|own| own.managed.is_some())
     }
 
+    /// Whether its machines have data disks.
+    pub fn has_data_disks(&self) -> bool {
+        self.spec.disk_offering.is_some() || self.spec.data_disks.is_some()
+    }
+
+    /// The data disks with their numbers at the machine: what is not said is the position, or the next that is free.
+    pub fn data_disks(&self) -> impl Iterator<Item = (i64, &DataDisk)> {
+        let disks = self.spec.data_disks.as_deref().unwrap_or_default();
+        let mut taken: Vec<i64> = disks.iter().filter_map(|disk| disk.device_id).collect();
+        disks.iter().zip(1..).map(move |(disk, position)| {
+            let device = disk.device_id.unwrap_or_else(|| {
+                let free = (position..).find(|own| !taken.contains(own));
+                free.expect("more numbers than disks")
+            });
+            taken.push(device);
+            (device, disk)
+        })
+    }
+
     pub fn ssh_key_pairs(&self) -> Vec<&str> {
         let mut names: Vec<&str> = Vec::new();
         let further = self.spec.ssh_key_pairs.iter().flatten();

@@ -70,6 +70,15 @@ pub struct Resolution {
     pub problems: BTreeMap<&'static str, Problem>,
 }
 
+impl Resolution {
+    /// The id of a data disk's offering, by the name or id that the class has for it.
+    pub fn disk_offering(&self, wanted: &str) -> String {
+        let mut all = self.disk_offerings.iter();
+        let found = all.find(|own| own.id == wanted || own.name == wanted);
+        found.map(|own| own.id.clone()).unwrap_or_default()
+    }
+}
+
 /// How a deploy names the data disks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DisksAskedFor {
@@ -78,6 +87,8 @@ pub enum DisksAskedFor {
     InDetail,
     /// The one there is by its offering and size, for servers that know no more.
     ByOffering,
+    /// Not at all: such servers are asked for each disk by itself once the machine runs.
+    Afterwards,
 }
 
 /// Why a condition is false.

@@ -9,7 +9,7 @@ use karpenter_cloud::{ClaimMark, CloudError, Deletion, clock::later};
 use crate::{
     client::{Class, Failure, Priority, Request, jobs::JobEnd, model::VirtualMachine},
     labels,
-    machine::{CLAIM_UID_TAG, Marks, View},
+    machine::{Marks, View},
     node_class::{CloudStackNodeClass, Expunge},
     provider::Shared,
     provider_id,
@@ -47,7 +47,7 @@ impl Shared {
         if let Some(vm) = self.unmarked_machine(claim, &mark, Priority::Termination).await?
             && View::of(&vm, self.clock.now()) != View::Gone
         {
-            self.discard(&vm.id).await;
+            self.discard(&vm.id, class.as_ref()).await;
             all = Deletion::InProgress;
         }
         for vm in found {
@@ -119,9 +119,7 @@ impl Shared {
                 tracing::warn!(vm = id, %error, "the machine could not be stopped by force");
             }
         }
-        let job = self
-            .submit_destroy(&vm, mark.map(|own| own.uid.as_str()), class)
-            .await?;
+        let job = self.submit_destroy(&vm, class).await?;
         state.job = job;
         self.destroying.lock().insert(id.to_owned(), state);
         if let Some(claim) = claim {
@@ -133,24 +131,9 @@ impl Shared {
     async fn submit_destroy(
         &self,
         vm: &VirtualMachine,
-        uid: Option<&str>,
         class: Option<&CloudStackNodeClass>,
     ) -> Result<Option<String>, CloudError> {
-        // Only disks that we made for this claim; every other data disk belongs to a volume of the cluster.
-        let disks = match self.fleet.data_disks(&vm.id, Priority::Termination).await {
-            Ok(disks) => disks,
-            Err(error) if matches!(error.class(), Some(Class::NotFound | Class::Forbidden)) => Vec::new(),
-            Err(error) => return Err(error.into()),
-        };
-        let ours: Vec<String> = disks
-            .into_iter()
-            .filter(|disk| {
-                disk.tags
-                    .iter()
-                    .any(|tag| tag.key == CLAIM_UID_TAG && tag.value.as_deref() == uid && uid.is_some())
-            })
-            .map(|disk| disk.id)
-            .collect();
+        let ours = self.disks_that_go(vm, class).await?;
         let mut request = Request::new("destroyVirtualMachine")
             .with("id", vm.id.clone())
             .with_list("volumeids", &ours);
@@ -230,12 +213,28 @@ impl Shared {
     }
 
     /// Destroys a leftover of a launch; what fails is repeated by garbage collection.
-    pub(crate) async fn discard(&self, id: &str) {
-        let request = Request::new("destroyVirtualMachine").with("id", id);
+    pub(crate) async fn discard(&self, id: &str, class: Option<&CloudStackNodeClass>) {
+        let mut request = Request::new("destroyVirtualMachine").with("id", id);
+        if let Some(class) = class.filter(|class| class.has_data_disks()) {
+            match self.leftover_disks(id, class).await {
+                Ok(disks) => request = request.with_list("volumeids", &disks),
+                Err(error) => {
+                    tracing::warn!(vm = id, %error, "a leftover of a launch is destroyed later, with its data disks");
+                    return;
+                }
+            }
+        }
         match self.client.call(&request, Priority::Termination).await {
             Ok(_) => {}
             Err(error) if error.class() == Some(&Class::NotFound) => {}
             Err(error) => tracing::warn!(vm = id, %error, "a leftover of a launch could not be destroyed yet"),
+        }
+    }
+
+    async fn leftover_disks(&self, id: &str, class: &CloudStackNodeClass) -> Result<Vec<String>, CloudError> {
+        match self.fleet.read_now(id, Priority::Termination).await? {
+            Some(vm) => self.disks_that_go(&vm, Some(class)).await,
+            None => Ok(Vec::new()),
         }
     }
 

@@ -6,7 +6,7 @@ use karpenter_cloudstack::client::{
     interpret,
     jobs::JobEnd,
     model::{
-        Account, AffinityGroup, AffinityGroupType, Capabilities, DiskOffering, Job, Network, Project,
+        Account, AffinityGroup, AffinityGroupType, Capabilities, Capacity, DiskOffering, Job, Network, Project,
         RegisteredUserData, SecurityGroup, ServiceOffering, SshKeyPair, Template, VirtualMachine, Volume, Zone,
         timestamp,
     },
@@ -181,7 +181,7 @@ fn every_recorded_error_has_the_class_that_we_act_upon() {
     let mut wrong = Vec::new();
     for exchange in exchanges() {
         let place = format!("{}: {}", exchange.file, exchange.title);
-        if exchange.json.is_string() {
+        if is_foreign(&exchange) {
             continue;
         }
         let answer = interpret(exchange.command, exchange.status, &exchange.body);
@@ -218,6 +218,44 @@ fn every_recorded_error_has_the_class_that_we_act_upon() {
     assert!(checked > 150, "only {checked} errors were found");
 }
 
+/// Commands that the recordings have for the sake of the simulated server alone.
+const NEVER_CALLED: [&str; 14] = [
+    "authorizeSecurityGroupIngress",
+    "createNetwork",
+    "createProject",
+    "createSecurityGroup",
+    "createTemplate",
+    "getApiLimit",
+    "listHosts",
+    "listInstanceGroups",
+    "listResourceLimits",
+    "listTags",
+    "registerSSHKeyPair",
+    "registerUserData",
+    "updateResourceLimit",
+    "updateVirtualMachine",
+];
+
+/// Answers that are no JSON, because the request did not ask for it or the servlet container answered itself.
+const FOREIGN: [(&str, u16); 4] = [
+    ("user data of 1048580 characters", 404),
+    ("user data by GET above the header limit", 414),
+    ("without response=json (XML)", 200),
+    ("error without response=json (XML)", 431),
+];
+
+fn is_foreign(exchange: &Exchange) -> bool {
+    let is_foreign = FOREIGN.contains(&(exchange.title.as_str(), exchange.status));
+    assert_eq!(
+        is_foreign,
+        exchange.json.is_string(),
+        "{}: {}",
+        exchange.file,
+        exchange.title
+    );
+    is_foreign
+}
+
 fn items<T: DeserializeOwned>(content: &Content, object: &str, is_sound: impl Fn(&T) -> bool) -> bool {
     let page = content
         .page::<T>(object)
@@ -230,7 +268,7 @@ fn every_recorded_success_is_read_into_its_type() {
     let mut read = 0;
     for exchange in exchanges() {
         let place = format!("{}: {}", exchange.file, exchange.title);
-        if exchange.json.is_string() || exchange.status != 200 {
+        if is_foreign(&exchange) || exchange.status != 200 {
             continue;
         }
         let content = interpret(exchange.command, exchange.status, &exchange.body).expect("a success");
@@ -273,9 +311,29 @@ fn every_recorded_success_is_read_into_its_type() {
                 let has_result = job.jobresult.is_some();
                 is_id(&job.jobid) && job.created.as_deref().and_then(timestamp).is_some() && (has_ended || !has_result)
             }
+            "listCapacity" => items(&content, "capacity", |own: &Capacity| {
+                is_id(&own.zoneid) && own.percentused.trim().parse::<f64>().is_ok()
+            }),
+            "deployVirtualMachine" | "createVolume" | "createAffinityGroup" => {
+                content.text("jobid").is_some_and(is_id) && content.text("id").is_some_and(is_id)
+            }
+            "destroyVirtualMachine"
+            | "expungeVirtualMachine"
+            | "startVirtualMachine"
+            | "stopVirtualMachine"
+            | "rebootVirtualMachine"
+            | "addNicToVirtualMachine"
+            | "attachVolume"
+            | "destroyVolume"
+            | "createTags"
+            | "deleteTags"
+            | "deleteAffinityGroup" => content.text("jobid").is_some_and(is_id),
+            "deleteVolume" => content.fields.get("success").is_some(),
+            "quotaIsEnabled" => content.fields.get("isenabled").is_some(),
+            // Made or read only by whoever recorded, never by the provider: the envelope is all that there is to read.
             command => {
-                let accepted = content.text("jobid").is_some_and(is_id);
-                accepted || !content.fields.is_empty() || command.starts_with("list")
+                assert!(NEVER_CALLED.contains(&command), "{place}: {command} has no type");
+                true
             }
         };
         assert!(sound, "{place}");

@@ -57,6 +57,8 @@ struct Entry {
 const PAUSES: [u64; 6] = [1, 1, 2, 2, 3, 5];
 /// More jobs than this are watched through their machines.
 const ONE_BY_ONE: usize = 20;
+/// A disk or a group is a matter of seconds; a job that hangs must not hold up everything else.
+const PATIENCE: Duration = Duration::from_secs(60);
 /// The client's own rate is the limit, not this.
 const AT_ONCE: usize = 64;
 
@@ -113,6 +115,24 @@ impl Jobs {
         self.shared.changed.notify_one();
         // The sender is only dropped when another wait for the same job replaced it; then the job's state is unknown here.
         told.await.unwrap_or(JobEnd::Forgotten)
+    }
+
+    /// Waits for a job that works on no machine, or on one that runs already; `None` if it takes longer than such jobs may.
+    ///
+    /// # Errors
+    /// When CloudStack could not be asked.
+    pub async fn settle(&self, job: &str, command: &str, priority: Priority) -> Result<Option<JobEnd>, ApiError> {
+        let clock = self.shared.client.clock();
+        let deadline = later(clock.now(), PATIENCE);
+        let mut polls = 0;
+        loop {
+            clock.sleep_until(self.shared.next_at(polls)).await;
+            let end = self.look(job, command, priority).await?;
+            if end.is_some() || clock.now() >= deadline {
+                return Ok(end);
+            }
+            polls += 1;
+        }
     }
 
     /// Reads a job once.

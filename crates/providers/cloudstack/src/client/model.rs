@@ -275,6 +275,7 @@ pub struct Volume {
     pub name: String,
     #[serde(rename = "type")]
     pub kind: String,
+    pub zoneid: String,
     pub virtualmachineid: Option<String>,
     #[serde(deserialize_with = "number")]
     pub deviceid: Option<i64>,
@@ -325,6 +326,16 @@ impl Capabilities {
             major: next()?,
             minor: next()?,
         })
+    }
+}
+
+impl Version {
+    /// From here on a deploy takes several data disks; older servers ignore what they do not know.
+    const SEVERAL_DISKS: Self = Self { major: 4, minor: 21 };
+
+    /// Whether a deploy takes all data disks of a machine. A server that does not tell its version may be an old one.
+    pub fn takes_several_disks(version: Option<Self>) -> bool {
+        version.is_some_and(|own| own >= Self::SEVERAL_DISKS)
     }
 }
 

@@ -139,29 +139,25 @@ impl Shared {
 
     fn with_disks(&self, mut request: Request, plan: &Plan<'_>) -> Request {
         let spec = &plan.class.spec;
-        let id = |wanted: &str| {
-            let found = plan
-                .resolution
-                .disk_offerings
-                .iter()
-                .find(|own| own.id == wanted || own.name == wanted);
-            found.map(|own| own.id.clone()).unwrap_or_default()
-        };
+        let id = |wanted: &str| plan.resolution.disk_offering(wanted);
         if let Some(offering) = &spec.disk_offering {
             request = request
                 .with("diskofferingid", id(offering))
                 .with_some("size", spec.disk_size.map(|own| own.to_string()));
         }
-        if plan.resolution.disks_asked_for == DisksAskedFor::ByOffering {
-            if let Some(disk) = spec.data_disks.iter().flatten().next() {
-                request = request
-                    .with("diskofferingid", id(&disk.offering))
-                    .with_some("size", disk.size.map(|own| own.to_string()));
+        match plan.resolution.disks_asked_for {
+            DisksAskedFor::InDetail => {}
+            DisksAskedFor::ByOffering => {
+                if let Some(disk) = spec.data_disks.iter().flatten().next() {
+                    request = request
+                        .with("diskofferingid", id(&disk.offering))
+                        .with_some("size", disk.size.map(|own| own.to_string()));
+                }
+                return request;
             }
-            return request;
+            DisksAskedFor::Afterwards => return request,
         }
-        for (index, disk) in spec.data_disks.iter().flatten().enumerate() {
-            let device = disk.device_id.unwrap_or(i64::try_from(index).unwrap_or_default() + 1);
+        for (index, (device, disk)) in plan.class.data_disks().enumerate() {
             let mut add = |field: &str, value: Option<String>| {
                 if let Some(value) = value {
                     request.add(format!("datadisksdetails[{index}].{field}"), value);
@@ -180,7 +176,11 @@ impl Shared {
     pub(super) async fn tag_new(&self, claim: &NodeClaim, mark: &ClaimMark, class: &CloudStackNodeClass, id: &str) {
         let pool = claim.node_pool().unwrap_or_default();
         let tags = machine::tags(&self.settings, mark, pool, class.name(), class.spec.tags.as_ref());
-        if let Err(error) = self.create_tags("UserVm", id, &tags).await {
+        let mut tagged = self.create_tags("UserVm", id, &tags).await.map(drop);
+        if tagged.is_ok() && class.has_data_disks() {
+            tagged = self.tag_disks(id, class, &tags, Priority::Launch).await;
+        }
+        if let Err(error) = tagged {
             tracing::warn!(vm = id, %error, "a new machine could not be tagged yet");
         }
     }

@@ -13,7 +13,7 @@ use super::{MOST_NAMES, unavailable};
 use crate::{
     client::{ApiError, Class, Failure, Priority, jobs::JobEnd, model::VirtualMachine},
     machine::{Marks, View},
-    node_class::JOB_ANNOTATION,
+    node_class::{CloudStackNodeClass, JOB_ANNOTATION},
     provider::Shared,
     settings::OwnershipDetails,
 };
@@ -85,6 +85,7 @@ impl Shared {
     pub(super) async fn await_adopted(
         &self,
         vm: VirtualMachine,
+        class: &CloudStackNodeClass,
         deadline: Timestamp,
     ) -> Result<Option<VirtualMachine>, CloudError> {
         let Some(job) = vm.jobid.clone().filter(|_| vm.has_pending_job()) else {
@@ -94,12 +95,12 @@ impl Shared {
             Finish::Launched(vm) => Ok(Some(*vm)),
             // It is not running and nobody makes it run: another one comes in its place.
             Finish::Nothing => {
-                self.discard(&vm.id).await;
+                self.discard(&vm.id, Some(class)).await;
                 Ok(None)
             }
             Finish::Failed(failure) => {
                 tracing::info!(vm = vm.id, %failure, "a machine that was found launching failed");
-                self.discard(&vm.id).await;
+                self.discard(&vm.id, Some(class)).await;
                 Ok(None)
             }
             Finish::Unknown(error) => Err(unavailable(&error)),

@@ -3,26 +3,23 @@
 use super::{DisksAskedFor, Lists, Resolution, choice, names, problem};
 use crate::{
     client::model::{DiskOffering, Version},
-    node_class::{CloudStackNodeClass, status::STORAGE_READY},
+    node_class::{CloudStackNodeClass, status::STORAGE_READY, storage::DataDisk},
 };
 
-/// From here on a deploy takes several data disks; older servers ignore what they do not know.
-const SEVERAL_DISKS: Version = Version { major: 4, minor: 21 };
+/// Whether offering and size say all there is to say; a deploy puts such a disk at the first device.
+fn is_plain(disk: &DataDisk) -> bool {
+    disk.min_iops.is_none() && disk.max_iops.is_none() && disk.device_id.is_none_or(|own| own == 1)
+}
 
 pub(super) fn disks(class: &CloudStackNodeClass, lists: &Lists, resolution: &mut Resolution) {
     let spec = &class.spec;
-    if let (Some(version), Some(disks)) = (lists.version.filter(|own| *own < SEVERAL_DISKS), &spec.data_disks) {
-        resolution.disks_asked_for = DisksAskedFor::ByOffering;
-        let is_plain = disks
-            .iter()
-            .all(|disk| disk.min_iops.is_none() && disk.max_iops.is_none());
-        if disks.len() > 1 || !is_plain {
-            let message = format!(
-                "this is CloudStack {version}; more than one data disk, and their IOPS, need {SEVERAL_DISKS}: use one disk, or upgrade"
-            );
-            let reason = "InvalidDiskConfiguration";
-            problem(&mut resolution.problems, STORAGE_READY, reason, message);
-        }
+    if let Some(disks) = &spec.data_disks
+        && !Version::takes_several_disks(lists.version)
+    {
+        resolution.disks_asked_for = match disks.as_slice() {
+            [only] if is_plain(only) => DisksAskedFor::ByOffering,
+            _ => DisksAskedFor::Afterwards,
+        };
     }
     let mut wanted: Vec<(&str, Option<i64>, bool)> = Vec::new();
     wanted.extend(

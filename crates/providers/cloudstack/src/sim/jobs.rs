@@ -84,6 +84,7 @@ pub(super) enum Work {
     AttachVolume {
         volume: String,
         machine: String,
+        device: Option<i64>,
     },
     DestroyVolume {
         volume: String,
@@ -329,12 +330,18 @@ impl State {
                 Outcome::Success(json!({"success": true}))
             }
             Work::AddNic { machine, network } => self.add_nic_by_job(&machine, &network, job),
-            Work::AttachVolume { volume, machine } => {
-                let devices = self
-                    .volumes
-                    .iter()
-                    .filter(|own| own.machine.as_deref() == Some(&machine))
-                    .count();
+            Work::AttachVolume {
+                volume,
+                machine,
+                device,
+            } => {
+                let attached = self.volumes.iter();
+                let attached = attached.filter(|own| own.machine.as_deref() == Some(&machine));
+                let taken: Vec<i64> = attached.map(|own| own.device).collect();
+                if let Some(device) = device.filter(|own| taken.contains(own)) {
+                    return Outcome::Failure(431, format!("deviceId {device} is used by vm {machine}"));
+                }
+                let free = device.or_else(|| (1..).find(|own| !taken.contains(own)));
                 let Some(own) = self.volumes.iter_mut().find(|own| own.id == volume) else {
                     return Outcome::Lost;
                 };
@@ -347,7 +354,7 @@ impl State {
                 own.machine = Some(machine);
                 own.attached = Some(at);
                 own.is_on_storage = true;
-                own.device = i64::try_from(devices).unwrap_or_default();
+                own.device = free.unwrap_or_default();
                 self.volume_told(&volume, job)
             }
             Work::DestroyVolume { volume } => {

@@ -16,9 +16,10 @@ use kube::Api;
 use crate::{
     client::{
         Class, Priority, Request,
-        model::{VirtualMachine, Volume},
+        model::{Version, VirtualMachine, Volume},
     },
-    machine::{CLAIM_UID_TAG, Marks, View},
+    disks,
+    machine::{Marks, View},
     node_class::CloudStackNodeClass,
     provider::Shared,
     provider_id,
@@ -93,9 +94,27 @@ pub(crate) async fn round(shared: &Shared, collector: &mut GarbageCollector) -> 
         }
     }
     gone += failed_and_twins(shared, &vms, &by_id).await?;
+    see_off(shared, &vms, &by_id).await;
     volumes(shared, &vms).await?;
     groups(shared).await?;
     Ok(gone)
+}
+
+/// Machines that were told to go and that no claim asks about: a destroy that failed is repeated.
+async fn see_off(shared: &Shared, vms: &[VirtualMachine], claims: &[karpenter_api::NodeClaim]) {
+    for vm in vms.iter().filter(|vm| shared.is_being_destroyed(&vm.id)) {
+        let marks = Marks::of(vm, &shared.settings);
+        let is_asked_about = claims.iter().any(|claim| match claim.provider_id() {
+            Some(own) => own == vm.id.to_lowercase(),
+            None => claim.metadata.uid.as_ref() == marks.claim().map(|own| &own.uid),
+        });
+        if is_asked_about {
+            continue;
+        }
+        if let Err(error) = shared.destroy(&vm.id, None, None, None).await {
+            tracing::warn!(vm = vm.id, %error, "a machine without an owner could not be destroyed yet");
+        }
+    }
 }
 
 /// The Node of a machine that goes without its claim; nobody else would tell it to go.
@@ -159,7 +178,7 @@ async fn failed_and_twins(
             View::Failed => {
                 // A launch that is under way cleans up after itself.
                 if !shared.creating.lock().contains_key(&mark.uid) {
-                    shared.discard(&vm.id).await;
+                    shared.discard(&vm.id, None).await;
                     gone += 1;
                 }
             }
@@ -200,8 +219,23 @@ async fn volumes(shared: &Shared, vms: &[VirtualMachine]) -> Result<(), CloudErr
         Err(error) if matches!(error.class(), Some(Class::Forbidden | Class::Unsupported)) => return Ok(()),
         Err(error) => return Err(error.into()),
     };
+    let mut ours = tagged;
+    // Only servers that make disks by themselves can have some that are not tagged yet.
+    let version = shared.inventory.capabilities().await?.version();
+    if !Version::takes_several_disks(version) {
+        let named = shared.named_disks().await?;
+        let further = named
+            .into_iter()
+            .filter(|own| ours.iter().all(|known| known.id != own.id));
+        let further: Vec<Volume> = further.collect();
+        ours.extend(further);
+    }
     let now = shared.clock.now();
-    let loose: Vec<Volume> = tagged.into_iter().filter(|own| is_loose(shared, own, vms)).collect();
+    let loose: Vec<Volume> = ours
+        .iter()
+        .filter(|own| is_loose(shared, own, &ours, vms))
+        .cloned()
+        .collect();
     let overdue: Vec<&Volume> = {
         let mut since = shared.loose_disks.lock();
         // A disk that was attached again meanwhile starts anew.
@@ -224,15 +258,18 @@ async fn volumes(shared: &Shared, vms: &[VirtualMachine]) -> Result<(), CloudErr
     Ok(())
 }
 
-/// A data disk that we made, that is on no machine, and whose claim has none.
-fn is_loose(shared: &Shared, volume: &Volume, vms: &[VirtualMachine]) -> bool {
-    let tag = volume.tags.iter().find(|tag| tag.key == CLAIM_UID_TAG);
-    let Some(tag) = tag.filter(|_| volume.virtualmachineid.is_none() && volume.kind == "DATADISK") else {
+/// A data disk that we made, that is on no machine, and whose claim has none, or has another one of its name.
+fn is_loose(shared: &Shared, volume: &Volume, all: &[Volume], vms: &[VirtualMachine]) -> bool {
+    if volume.virtualmachineid.is_some() || volume.kind != "DATADISK" {
+        return false;
+    }
+    let Some(uid) = disks::goes_with(&shared.settings, volume) else {
         return false;
     };
-    let uid = tag.value.as_deref();
-    !vms.iter().any(|vm| {
-        let marks = Marks::of(vm, &shared.settings);
-        marks.claim().map(|own| own.uid.as_str()) == uid
-    })
+    let is_twin = |own: &Volume| own.name == volume.name && own.virtualmachineid.is_some();
+    all.iter().any(is_twin)
+        || !vms.iter().any(|vm| {
+            let marks = Marks::of(vm, &shared.settings);
+            marks.claim().is_some_and(|own| own.uid == uid)
+        })
 }

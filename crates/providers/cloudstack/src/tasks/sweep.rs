@@ -87,7 +87,7 @@ pub(crate) async fn round(shared: &Shared, memory: &mut Memory) -> Result<(), Cl
                     mark(shared, class, vm, "a machine of it did not start").await;
                 }
                 replace(shared, claim, "LaunchFailed", &message).await?;
-                shared.discard(&vm.id).await;
+                shared.discard(&vm.id, class).await;
             }
             View::Stopped | View::Stopping => stopped(shared, memory, claim, vm, class, policy).await?,
             View::Launching | View::Running | View::Gone => {

@@ -19,6 +19,7 @@ use crate::{
         jobs::JobEnd,
         model::{Tag, VirtualMachine},
     },
+    disks::Furnished,
     machine,
     node_class::CloudStackNodeClass,
     provider::Shared,
@@ -85,11 +86,21 @@ pub(super) async fn repair(
         .and_then(|text| serde_json::from_str(text).ok())
         .unwrap_or_default();
     let needed = change(&vm.tags, &wanted, &applied);
-    let disks = class.is_some_and(|class| class.spec.disk_offering.is_some() || class.spec.data_disks.is_some());
     let is_tagged = annotations.get(TAGGED).is_some_and(|own| own == "true");
     let mut result = write(shared, "UserVm", &vm.id, &needed).await;
-    if result.is_ok() && disks && !is_tagged {
-        result = tag_disks(shared, vm, class, &wanted).await;
+    let mut is_furnished = true;
+    if let Some(class) = class.filter(|class| class.has_data_disks() && !is_tagged) {
+        match furnish(shared, claim, class, vm).await {
+            Ok(furnished) => is_furnished = furnished == Furnished::Fully,
+            Err(error) => {
+                let message = format!("machine {} lacks data disks: {error}", vm.name);
+                shared.tell_claim(claim, "LaunchFailed", &message).await;
+                return;
+            }
+        }
+        if result.is_ok() {
+            result = shared.tag_disks(&vm.id, class, &wanted, Priority::Discovery).await;
+        }
     }
     if let Err(error) = result {
         let message = format!("the tags of machine {} could not be written: {error}", vm.name);
@@ -99,7 +110,7 @@ pub(super) async fn repair(
     let keys: BTreeSet<&String> = own.into_iter().flat_map(BTreeMap::keys).collect();
     let keys = json!(keys).to_string();
     // Only what the server shows is believed; the next look confirms what was just written.
-    let is_settled = needed.create.is_empty() && needed.delete.is_empty();
+    let is_settled = needed.create.is_empty() && needed.delete.is_empty() && is_furnished;
     if is_settled && (!is_tagged || annotations.get(APPLIED) != Some(&keys)) {
         let claims: Api<NodeClaim> = Api::all(shared.kube.clone());
         let patch = json!({"metadata": {"annotations": {APPLIED: keys, TAGGED: "true"}}});
@@ -110,6 +121,17 @@ pub(super) async fn repair(
             tracing::debug!(claim = mark.name, %error, "the tags that were written could not be noted");
         }
     }
+}
+
+/// A launch that ended before its machine ran could not bring it all of its disks.
+async fn furnish(
+    shared: &Shared,
+    claim: &NodeClaim,
+    class: &CloudStackNodeClass,
+    vm: &VirtualMachine,
+) -> Result<Furnished, ApiError> {
+    let resolution = shared.inventory.resolve(class).await?;
+    shared.bring_disks(claim, class, &resolution, vm).await
 }
 
 async fn write(shared: &Shared, kind: &str, id: &str, change: &Change) -> Result<(), ApiError> {
@@ -143,31 +165,6 @@ async fn end_of(shared: &Shared, job: &str, id: &str) -> Option<JobEnd> {
         end = shared.jobs.wait(job, id) => Some(end),
         () = shared.clock.sleep(PATIENCE) => None,
     }
-}
-
-/// Marks the data disks that came with the machine, so that they go with it.
-async fn tag_disks(
-    shared: &Shared,
-    vm: &VirtualMachine,
-    class: Option<&CloudStackNodeClass>,
-    wanted: &BTreeMap<String, String>,
-) -> Result<(), ApiError> {
-    let kept: BTreeSet<i64> = class
-        .iter()
-        .flat_map(|class| class.spec.data_disks.iter().flatten().enumerate())
-        .filter(|(_, disk)| disk.delete_on_termination == Some(false))
-        .map(|(index, disk)| disk.device_id.unwrap_or(i64::try_from(index).unwrap_or_default() + 1))
-        .collect();
-    for disk in shared.fleet.data_disks(&vm.id, Priority::Discovery).await? {
-        // Only disks that the deploy made: CSI volumes have names of their own.
-        let is_deployed = disk.name.starts_with("DATA-");
-        let is_kept = disk.deviceid.is_some_and(|device| kept.contains(&device));
-        let is_tagged = disk.tags.iter().any(|tag| tag.key == machine::CLAIM_UID_TAG);
-        if is_deployed && !is_kept && !is_tagged {
-            shared.create_tags("Volume", &disk.id, wanted).await?;
-        }
-    }
-    Ok(())
 }
 
 #[cfg(test)]

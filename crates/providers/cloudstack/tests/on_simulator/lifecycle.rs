@@ -512,6 +512,34 @@ async fn a_list_that_fails_is_an_error_and_no_claim_goes() {
 }
 
 #[tokio::test]
+async fn an_orphan_whose_destruction_fails_is_told_to_go_again() {
+    let cloud = Cloud::start().await;
+    cloud
+        .provider
+        .create(&claim(1, "1", json!([])))
+        .await
+        .expect("launched");
+    cloud.pass(Duration::from_secs(130)).await;
+    cloud
+        .simulator
+        .operate(|operator| operator.settings().stops_fail = true);
+    let mut collector = GarbageCollector::new(tasks::caution());
+    let mut round = async || {
+        cloud.provider.collect_garbage(&mut collector).await.expect("a round");
+        cloud.pass(Duration::from_secs(40)).await;
+    };
+    round().await;
+    round().await;
+    assert_eq!(cloud.live().len(), 1, "its host refuses");
+    cloud
+        .simulator
+        .operate(|operator| operator.settings().stops_fail = false);
+    round().await;
+    round().await;
+    assert!(cloud.live().is_empty());
+}
+
+#[tokio::test]
 async fn an_orphan_goes_after_two_sightings_unless_its_claim_appears_meanwhile() {
     let cloud = Cloud::start().await;
     // Two machines whose claims the cluster does not have; one of them comes back.

@@ -3,6 +3,7 @@
 mod certificates;
 mod conformance;
 mod crashes;
+mod disks;
 mod drift;
 mod environment;
 mod errors;
@@ -17,3 +18,5 @@ mod scale;
 mod spec_examples;
 mod transport;
 mod upkeep;
+mod whole;
+mod with_core;

@@ -72,6 +72,20 @@ pub(crate) struct Answer {
     pub(crate) body: Value,
 }
 
+/// Nothing is left out: what is not replayed here is signed in `recordings.rs`.
+#[test]
+fn every_recording_is_replayed() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures");
+    let files = std::fs::read_dir(folder).expect("the recordings");
+    let stem = |path: std::path::PathBuf| path.file_stem().expect("a name").to_string_lossy().into_owned();
+    let mut recorded: Vec<String> = files.map(|file| stem(file.expect("a file").path())).collect();
+    recorded.sort();
+    let replayed = ORDER.iter().chain([&LAST, &"signing-vectors"]);
+    let mut replayed: Vec<String> = replayed.map(|name| (*name).to_owned()).collect();
+    replayed.sort();
+    assert_eq!(recorded, replayed);
+}
+
 #[tokio::test]
 async fn recorded_requests_are_answered_alike_field_by_field() {
     let mut replay = Replay::start().await;

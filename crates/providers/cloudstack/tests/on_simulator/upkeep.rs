@@ -167,6 +167,87 @@ async fn empty_groups_of_this_cluster_go_once_no_class_manages_any_and_no_others
 }
 
 #[tokio::test]
+async fn a_group_counts_as_deleted_when_it_is_and_not_before() {
+    let cloud = Cloud::with(Seed::default(), json!({"affinityGroups": {"managed": {}}})).await;
+    let launched = cloud.launch(&claim(1, "1", json!([]))).await;
+    crate::lifecycle::terminate(&cloud, &launched).await;
+    let id = cloud.simulator.machines()[0].id.clone();
+    cloud.simulator.operate(|operator| operator.expunge(&id));
+    let collected = || {
+        let orphans = &cloud.provider.client().metrics().orphans;
+        orphans.with_label_values(&["affinity_group"]).get()
+    };
+    let text = "the group is in use by the database".to_owned();
+    cloud
+        .simulator
+        .inject(Fault::new("deleteAffinityGroup", FaultKind::FailJob(530, text)));
+    cloud.apply_class(json!({})).await;
+    let mut collector = GarbageCollector::new(tasks::caution());
+    let failed = cloud.provider.collect_garbage(&mut collector).await;
+    let error = failed.expect_err("it is still there").to_string();
+    assert!(error.contains("in use by the database"), "{error}");
+    assert_eq!((collected(), cloud.simulator.affinity_groups().len()), (0, 1));
+    cloud.simulator.heal();
+    collect(&cloud, &mut collector).await;
+    assert_eq!(
+        (collected(), cloud.simulator.affinity_groups().len()),
+        (1, 0),
+        "at once, not later"
+    );
+}
+
+#[tokio::test]
+async fn a_group_that_may_not_be_deleted_stays_and_holds_up_nothing() {
+    let cloud = Cloud::with(Seed::default(), json!({"affinityGroups": {"managed": {}}})).await;
+    let launched = cloud.launch(&claim(1, "1", json!([]))).await;
+    crate::lifecycle::terminate(&cloud, &launched).await;
+    let id = cloud.simulator.machines()[0].id.clone();
+    cloud.simulator.operate(|operator| operator.expunge(&id));
+    let text = "The API [deleteAffinityGroup] does not exist or is not available for the account karpenter.";
+    let refusal = FaultKind::Refuse(432, text.to_owned());
+    cloud.simulator.inject(Fault::new("deleteAffinityGroup", refusal));
+    cloud.apply_class(json!({})).await;
+    collect(&cloud, &mut GarbageCollector::new(tasks::caution())).await;
+    assert_eq!(cloud.simulator.affinity_groups().len(), 1);
+}
+
+#[tokio::test]
+async fn launches_do_not_wait_for_the_list_of_empty_groups_and_theirs_is_not_deleted_under_them() {
+    let cloud = Cloud::with(Seed::default(), json!({"affinityGroups": {"managed": {}}})).await;
+    let client = cloud.provider.client();
+    let make = Request::new("createAffinityGroup")
+        .with("name", "karpenter-blue-default")
+        .with("type", "host anti-affinity")
+        .with("description", "made by Karpenter for cluster blue");
+    client.call(&make, Priority::Launch).await.expect("made");
+    // Another class that manages groups goes, without ever having had a machine.
+    let mut other = crate::environment::class(json!({"affinityGroups": {"managed": {}}}));
+    other["metadata"]["name"] = json!("other");
+    cloud.sandbox.apply(&other.to_string()).expect("accepted");
+    cloud.provider.reconcile_class("other").await.expect("reconciled");
+    let objects = cloud.sandbox.objects();
+    objects
+        .delete::<karpenter_cloudstack::CloudStackNodeClass>("", "other", &Default::default())
+        .expect("accepted");
+    // The list shows the group empty, and is on its way for a quarter of an hour.
+    let slow = FaultKind::SlowBody(Duration::from_secs(900));
+    cloud.simulator.inject(Fault::new("listAffinityGroups", slow).times(1));
+    let before = cloud.calls("listAffinityGroups");
+    let provider = cloud.provider.clone();
+    let removal = tokio::spawn(async move { provider.reconcile_class("other").await });
+    while cloud.calls("listAffinityGroups") == before {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    let launched = cloud.provider.create(&claim(1, "1", json!([]))).await;
+    launched.expect("launched");
+    assert!(!removal.is_finished(), "the list is still on its way");
+    removal.await.expect("no panic").expect("reconciled");
+    assert_eq!(cloud.simulator.affinity_groups(), ["karpenter-blue-default"]);
+    assert_eq!(cloud.calls("deleteAffinityGroup"), 0, "a machine is in it now");
+    assert_eq!(cloud.live()[0].affinity_groups.len(), 1);
+}
+
+#[tokio::test]
 async fn a_group_takes_new_machines_where_old_ones_left() {
     let managed = json!({"affinityGroups": {"managed": {"maxSize": 2}}});
     let cloud = Cloud::with(Seed::default(), managed).await;

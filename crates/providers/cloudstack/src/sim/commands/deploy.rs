@@ -12,12 +12,15 @@ use karpenter_cloud::clock::later;
 use serde_json::{Value, json};
 
 use super::{Asked, discovery};
-use crate::sim::{
-    answer::{Answered, Refusal},
-    jobs::Work,
-    machines::{Machine, MachineState, Volume, VolumeFate},
-    params::Method,
-    state::{Role, State, new_id},
+use crate::{
+    client::model::{Capabilities, Version},
+    sim::{
+        answer::{Answered, Refusal},
+        jobs::Work,
+        machines::{Machine, MachineState, Volume, VolumeFate},
+        params::Method,
+        state::{Role, State, new_id},
+    },
 };
 
 /// User data in the address itself.
@@ -536,6 +539,14 @@ fn disks(state: &State, asked: &Asked<'_>) -> Result<Vec<(String, i64, i64)>, Re
         return Ok(vec![(id.to_owned(), size(found, given), 1)]);
     }
     let mut disks = Vec::new();
+    // Before 4.21 the parameter was unknown, and what is unknown is ignored.
+    let told = Capabilities {
+        cloudstackversion: Some(state.settings.version.clone()),
+        ..Capabilities::default()
+    };
+    if !Version::takes_several_disks(told.version()) {
+        return Ok(disks);
+    }
     for entry in asked.params.entries("datadisksdetails") {
         let Some(device) = entry.get("deviceid").and_then(|own| own.parse().ok()) else {
             return Err(Refusal::invalid("deviceid parameter is required for datadiskdetails"));
@@ -548,7 +559,7 @@ fn disks(state: &State, asked: &Asked<'_>) -> Result<Vec<(String, i64, i64)>, Re
     Ok(disks)
 }
 
-fn quota<const N: usize>(
+pub(super) fn quota<const N: usize>(
     state: &State,
     owner: &str,
     project: Option<&str>,

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::Asked;
+use super::{Asked, deploy};
 use crate::sim::{
     answer::{Answered, Refusal},
     jobs::Work,
@@ -25,6 +25,10 @@ pub(super) fn volumes(state: &State, asked: &Asked<'_>) -> Answered {
             && params
                 .text("virtualmachineid")
                 .is_none_or(|id| own.machine.as_deref() == Some(id))
+            && params
+                .text("name")
+                .is_none_or(|name| own.name.eq_ignore_ascii_case(name))
+            && params.text("keyword").is_none_or(|part| own.name.contains(part))
             && params.text("type").is_none_or(|kind| own.is_root == (kind == "ROOT"))
             && (tags.is_empty() || own.tags.iter().any(|tag| tags.contains(tag)))
             && asked.sees(state, &own.account, own.project.as_deref())
@@ -40,14 +44,27 @@ pub(super) fn volumes(state: &State, asked: &Asked<'_>) -> Answered {
 
 pub(super) fn create_volume(state: &mut State, asked: &Asked<'_>) -> Answered {
     let params = asked.params;
+    let wanted = params.text("diskofferingid").unwrap_or_default();
+    let offering = state.catalogue.disk_offerings.iter().find(|own| own["id"] == wanted);
+    let offering = offering.ok_or_else(|| Refusal::unknown_id(asked.command, "diskofferingid", wanted))?;
+    let size = match offering["disksize"].as_i64() {
+        Some(0) | None => params.number(asked.command, "size")?.unwrap_or(1),
+        Some(fixed) => fixed,
+    };
+    let project = asked.project(state)?;
+    deploy::quota(
+        state,
+        &asked.account.name,
+        project.as_deref(),
+        [("volume", 1), ("primary_storage", size)],
+    )?;
     let id = new_id();
-    let size = params.number(asked.command, "size")?.unwrap_or(1);
     state.volumes.push(Volume {
         id: id.clone(),
         name: params.text("name").unwrap_or("volume").to_owned(),
         is_root: false,
         account: asked.account.name.clone(),
-        project: asked.project(state)?,
+        project,
         zone: params.text("zoneid").unwrap_or_default().to_owned(),
         machine: None,
         device: 0,
@@ -88,7 +105,15 @@ pub(super) fn act_on_volume(state: &mut State, asked: &Asked<'_>) -> Answered {
     let (class, work) = match asked.command {
         "attachVolume" => {
             let machine = asked.params.text("virtualmachineid").unwrap_or_default().to_owned();
-            ("AttachVolumeCmd", Work::AttachVolume { volume, machine })
+            let device = asked.params.number(asked.command, "deviceid")?;
+            (
+                "AttachVolumeCmd",
+                Work::AttachVolume {
+                    volume,
+                    machine,
+                    device,
+                },
+            )
         }
         _ => ("DestroyVolumeCmd", Work::DestroyVolume { volume }),
     };
