@@ -232,6 +232,16 @@ pub struct Finding {
     /// CamelCase, the event's reason.
     pub reason: String,
     pub message: String,
+    pub weight: Weight,
+}
+
+/// How much a [`Finding`] matters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Weight {
+    /// The NodePool works, and its owner may want something else.
+    Advice,
+    /// Nothing can be launched for the NodePool as it is: its pods are told, too.
+    NothingToLaunch,
 }
 
 impl Default for LaunchHints {

@@ -71,6 +71,29 @@ impl Claims {
         patch::both(&self.api, before, after).await
     }
 
+    /// Writes conditions that a long launch ended with, onto the claim as it is by now: its provider may have written to it
+    /// meanwhile, and the news would be lost with the attempt. A claim that is gone or going is left alone.
+    ///
+    /// # Errors
+    /// With a conflict if somebody writes it at the same time, or with what the API server says.
+    pub async fn write_conditions(&self, after: &NodeClaim) -> Result<()> {
+        let Some(current) = self.api.get_opt(&after.name_any()).await? else {
+            return Ok(());
+        };
+        if current.uid() != after.uid() || current.is_terminating() {
+            return Ok(());
+        }
+        let mut changed = current.clone();
+        let status = changed.status.get_or_insert_default();
+        let conditions = after.status.iter().flat_map(|status| &status.conditions);
+        for condition in conditions {
+            status.conditions.retain(|own| own.type_ != condition.type_);
+            status.conditions.push(condition.clone());
+        }
+        patch::status(&self.api, &current, &changed).await?;
+        Ok(())
+    }
+
     /// Asks for the claim's deletion; termination does the rest.
     ///
     /// The decision was made about the claim as it was read: if it has changed meanwhile, or another has its name, the

@@ -205,7 +205,14 @@ impl Lifecycle {
 
     /// Writes the claim, and counts what is only true once it is written.
     async fn record(&self, before: &NodeClaim, after: &NodeClaim) -> Result<()> {
-        let Written::Changed(_) = self.ctx.claim_writer.write(before, after).await? else {
+        let written = match self.ctx.claim_writer.write(before, after).await {
+            // Before a claim is launched, nobody else writes its conditions.
+            Err(error) if error.is_conflict() && after.is_unknown(LAUNCHED) => {
+                return self.ctx.claim_writer.write_conditions(after).await;
+            }
+            written => written?,
+        };
+        let Written::Changed(_) = written else {
             return Ok(());
         };
         if after.is_true(REGISTERED) && !before.is_true(REGISTERED) {

@@ -8,9 +8,11 @@ use std::time::{Duration, Instant};
 use karpenter_api::NodeClaim;
 use karpenter_api::conditions::StatusConditions;
 use karpenter_api::node_pool::NODE_REGISTRATION_HEALTHY;
+use karpenter_cloud::provider::Weight;
 use karpenter_engine::convert::{self, PodProblem};
 use karpenter_engine::model::{Node, Pod, Snapshot, VolumeFacts};
 use karpenter_engine::plan::{NodePlacement, PlannedClaim};
+use karpenter_engine::reason::Reason;
 use karpenter_engine::{Plan, solve_within};
 use kube::{Api, ResourceExt};
 
@@ -69,7 +71,7 @@ impl Pass {
         };
         let plan = self.solve(&input.snapshot);
         self.metrics.took(started.elapsed());
-        self.explain(&plan);
+        self.explain(&plan).await;
         self.use_existing(&plan.existing, &input.coming_up);
         let created = self.create(&plan, &input).await;
         self.note_buffers(Some((&plan, &input))).await;
@@ -165,14 +167,23 @@ impl Pass {
     }
 
     /// Tells users why pods found no place and which pools cannot offer anything.
-    fn explain(&self, plan: &Plan) {
+    async fn explain(&self, plan: &Plan) {
         let real = plan.unschedulable.iter().filter(|failed| failed.pod.buffer.is_none());
+        let known = match plan.unschedulable.is_empty() {
+            true => Vec::new(),
+            false => self.known_obstacles(plan).await,
+        };
         for failed in real {
             self.ctx.state.failed_to_schedule(&key(&failed.pod));
-            self.ctx.events.publish(events::pod_failed_to_schedule(
-                regarding(&failed.pod),
-                &failed.reason.to_string(),
-            ));
+            let mut why = failed.reason.to_string();
+            if matches!(failed.reason, Reason::NoInstanceTypes { .. }) {
+                for known in &known {
+                    why += &format!("; {known}");
+                }
+            }
+            self.ctx
+                .events
+                .publish(events::pod_failed_to_schedule(regarding(&failed.pod), &why));
         }
         for deferred in &plan.deferred {
             tracing::debug!(pod = deferred.pod.key(), reason = %deferred.reason, "deferred");
@@ -188,6 +199,28 @@ impl Pass {
             };
             self.ctx.events.publish(event);
         }
+    }
+
+    /// What the provider knows to be the reason that pools have nothing to offer.
+    async fn known_obstacles(&self, plan: &Plan) -> Vec<String> {
+        let mut known = Vec::new();
+        for empty in &plan.empty_pools {
+            let Some(pool) = self.ctx.pools.named(&empty.node_pool.name) else {
+                continue;
+            };
+            match self.ctx.cloud.validate_node_pool(&pool).await {
+                Ok(findings) => known.extend(
+                    findings
+                        .into_iter()
+                        .filter(|own| own.weight == Weight::NothingToLaunch)
+                        .map(|own| format!("NodePool {}: {}", empty.node_pool.name, own.message)),
+                ),
+                Err(error) => {
+                    tracing::debug!(NodePool = empty.node_pool.name, %error, "the provider could not judge the nodepool");
+                }
+            }
+        }
+        known
     }
 
     /// Nominates the nodes that take pods. Pods on a machine that is still coming up wait for its claim.

@@ -5,7 +5,7 @@ use karpenter_api::{
     labels::{CAPACITY_TYPE, INSTANCE_TYPE, ZONE},
     requirement::Operator,
 };
-use karpenter_cloud::Finding;
+use karpenter_cloud::{Finding, provider::Weight};
 
 use crate::{
     catalogue::CloudCatalogue,
@@ -23,6 +23,7 @@ pub fn findings(pool: &NodePool, catalogue: &CloudCatalogue, region: Region) -> 
         findings.push(Finding {
             reason: reason.to_owned(),
             message,
+            weight: Weight::Advice,
         });
     };
     let template = &pool.spec.template.spec;
