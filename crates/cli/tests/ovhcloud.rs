@@ -128,10 +128,30 @@ async fn the_key_of_a_secret_is_checked_at_the_endpoint_that_it_names() {
     sandbox.apply(&secret.to_string()).unwrap();
     let kubeconfig = kubeconfig.to_string_lossy().into_owned();
     let elsewhere = [("KUBECONFIG", kubeconfig.as_str()), ("OVH_CONSUMER_KEY", "wrong")];
-    for (name, expected) in [("default/keys", 0), ("default/none", 3), ("keys", 2)] {
+    for (name, expected) in [("default/keys", 0), ("default/none", 2), ("keys", 2)] {
         let (code, text) = told(&credentials("ovh-us", &["--check", "--secret", name], &elsewhere).await);
         assert_eq!(code, Some(expected), "{name}: {text}");
     }
+
+    // What is said on the command line goes before what the Secret says.
+    let other = simulated(rules_that_can_be_read()).await;
+    let asked = sim.with(|sim| sim.requests.len());
+    let explicit = ["--check", "--secret", "default/keys", "--endpoint", &other.endpoint()];
+    let (code, text) = told(&credentials("ovh-us", &explicit, &elsewhere).await);
+    assert_eq!(code, Some(0), "{text}");
+    assert_eq!(sim.with(|sim| sim.requests.len()), asked, "the Secret's endpoint is left alone");
+    let cluster = format!("/kube/{KUBE_ID}");
+    let reads = other.with(|sim| sim.requests_of(&Method::GET, &cluster));
+    let of_cluster = reads.iter().filter(|own| own.path.ends_with(&cluster));
+    assert_eq!(of_cluster.count(), 1, "the cluster is asked about once");
+
+    let nowhere = ["--check", "--secret", "default/keys", "--endpoint", "kimsufi-eu"];
+    let (code, text) = told(&credentials("ovh-us", &nowhere, &elsewhere).await);
+    assert_eq!(code, Some(2), "{text}");
+
+    drop(served);
+    let (code, text) = told(&credentials("ovh-us", &["--check", "--secret", "default/keys"], &elsewhere).await);
+    assert_eq!(code, Some(3), "a cluster that does not answer: {text}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -143,4 +163,25 @@ async fn an_api_that_fails_is_not_a_key_that_is_refused() {
     });
     let (code, text) = told(&credentials(&sim.endpoint(), &[], &[]).await);
     assert_eq!(code, Some(3), "{text}");
+
+    // Reached first, and not any more later.
+    let sim = simulated(rules_that_can_be_read()).await;
+    sim.with(|sim| sim.faults.push(HttpFault::server_error(Method::GET, "/flavors")));
+    let (code, text) = told(&credentials(&sim.endpoint(), &["--check"], &[]).await);
+    assert_eq!(code, Some(3), "{text}");
+    assert!(text.contains("ok    node pools"), "what was found before is told: {text}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_application_key_on_the_command_line_goes_before_the_environments() {
+    let sim = simulated(rules_that_can_be_read()).await;
+    let unknown = [("OVH_APPLICATION_KEY", "nobody")];
+    let check = ["--check", "--application-key", APPLICATION_KEY];
+    let (code, text) = told(&credentials(&sim.endpoint(), &check, &unknown).await);
+    assert_eq!(code, Some(0), "{text}");
+    let both = ["--check", "--application-key", "x", "--secret", "a/b"];
+    let (code, text) = told(&credentials(&sim.endpoint(), &both, &[]).await);
+    assert_eq!(code, Some(2), "a Secret has its own: {text}");
+    let (code, text) = told(&credentials(&sim.endpoint(), &["--application-key", "two\nlines"], &[]).await);
+    assert_eq!(code, Some(2), "no header can hold it: {text}");
 }

@@ -11,7 +11,7 @@ use karpenter_core::clock::Clock;
 use karpenter_ovhcloud::OvhProvider;
 use karpenter_ovhcloud::client::auth;
 use karpenter_ovhcloud::client::new_key;
-use karpenter_ovhcloud::client::{ApiEndpoint, ApiError, ApiErrorKind, AuthMethod, ClientSettings, KubeApi, OvhClient};
+use karpenter_ovhcloud::client::{ApiEndpoint, ApiError, AuthMethod, ClientSettings, KubeApi, OvhClient};
 use karpenter_ovhcloud::metrics::Metrics;
 use karpenter_ovhcloud::rights;
 use kube::{Api, Client};
@@ -39,15 +39,17 @@ enum OvhCommand {
 /// Ask OVHcloud for a consumer key, and print where to agree to its rules and how to store it. Nothing is stored.
 ///
 /// With --check it looks at credentials instead: whether they are accepted, which rights they lack, and when they end. Exits with 1 if
-/// something is refused or lacking, with 3 if OVHcloud or the cluster can't be reached.
+/// something is refused or lacking, with 2 if an argument can't be used or the Secret can't be read, with 3 if OVHcloud or the cluster
+/// can't be reached.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Example:\n  karpenter ovhcloud credentials --service-name <project> --kube-id <cluster> --application-key <key>\n  \
                         karpenter ovhcloud credentials --service-name <project> --kube-id <cluster> --check --secret karpenter/ovh-credentials"
 )]
 struct KeyRequest {
-    /// ovh-eu, ovh-ca, ovh-us, or a base URL [default: the Secret's, else ovh-eu].
-    #[arg(long, value_name = "ENDPOINT", env = "OVH_ENDPOINT")]
+    /// ovh-eu, ovh-ca, ovh-us, or a base URL [default: the Secret's, else OVH_ENDPOINT's, else ovh-eu].
+    // Not clap's to read from the environment: a flag goes before the Secret, the environment after it.
+    #[arg(long, value_name = "ENDPOINT")]
     endpoint: Option<String>,
     /// The Public Cloud project.
     #[arg(long, value_name = "ID", env = "OVH_SERVICE_NAME")]
@@ -55,8 +57,9 @@ struct KeyRequest {
     /// The cluster.
     #[arg(long, value_name = "ID", env = "OVH_KUBE_ID")]
     kube_id: String,
-    /// The application that asks; make one on the endpoint's createApp page.
-    #[arg(long, value_name = "KEY", env = "OVH_APPLICATION_KEY", hide_env_values = true)]
+    /// The application that asks, or that the checked key is of; make one on the endpoint's createApp page
+    /// [default: OVH_APPLICATION_KEY's].
+    #[arg(long, value_name = "KEY", conflicts_with = "secret")]
     application_key: Option<String>,
     /// Address or network that the key may be used from; repeatable [default: any].
     #[arg(long = "allowed-ip", value_name = "CIDR")]
@@ -90,15 +93,21 @@ impl Ovhcloud {
 
 impl KeyRequest {
     fn endpoint(&self, of_secret: Option<&str>) -> Result<ApiEndpoint, CliError> {
-        let token_url = std::env::var("OVH_OAUTH2_TOKEN_URL").ok();
-        let endpoint = of_secret.or(self.endpoint.as_deref()).unwrap_or(DEFAULT_ENDPOINT);
-        ApiEndpoint::parse(endpoint, token_url.as_deref())
-            .map_err(|error| CliError::usage(format!("--endpoint: {error}")))
+        let of_environment = variable("OVH_ENDPOINT");
+        let named = [
+            ("--endpoint", self.endpoint.as_deref()),
+            ("the Secret's endpoint", of_secret),
+            ("OVH_ENDPOINT", of_environment.as_deref()),
+        ];
+        let named = named.into_iter().find_map(|(place, value)| Some((place, value?)));
+        let (place, endpoint) = named.unwrap_or(("--endpoint", DEFAULT_ENDPOINT));
+        ApiEndpoint::parse(endpoint, variable("OVH_OAUTH2_TOKEN_URL").as_deref())
+            .map_err(|error| CliError::usage(format!("{place}: {error}")))
     }
 
     async fn ask(&self) -> Result<(), CliError> {
         let endpoint = self.endpoint(None)?;
-        let Some(application_key) = &self.application_key else {
+        let Some(application_key) = &self.application_key.clone().or_else(|| variable("OVH_APPLICATION_KEY")) else {
             return Err(CliError::usage("--application-key is needed to ask for a key"));
         };
         let mut rules = rights::minimum(&self.service_name, &self.kube_id);
@@ -141,26 +150,29 @@ impl KeyRequest {
             redactor,
             Metrics::default(),
         )
-        .map_err(|error| CliError::failed(error.to_string()))?;
+        .map_err(|error| CliError::usage(error.to_string()))?;
         let api = KubeApi::new(Arc::new(client), self.service_name.clone(), self.kube_id.clone());
-        // Whether it can be reached at all is another answer than what it says.
-        if let Err(error) = api.cluster().await
-            && error.is_temporary()
-        {
-            return Err(refused(error));
-        }
+        let checked = rights::check(&api).await;
         let mut report = Report::default();
-        for finding in rights::check(&api).await {
+        for finding in checked.findings {
             report.add(finding);
         }
         report.write_text(terminal.style())?;
-        report.outcome()
+        match checked.unanswered {
+            // Whether it can be reached at all is another answer than what it says.
+            Some(error) => Err(refused(error)),
+            None => report.outcome(),
+        }
     }
 
     /// The credentials to check, and the endpoint that they are for if they say so.
     async fn credentials(&self) -> Result<(Credentials, Option<String>), CliError> {
         let Some(place) = &self.secret else {
-            return Ok((OvhProvider::environment(|name| std::env::var(name).ok()), None));
+            let lookup = |name: &str| match name {
+                "OVH_APPLICATION_KEY" => self.application_key.clone().or_else(|| variable(name)),
+                _ => variable(name),
+            };
+            return Ok((OvhProvider::environment(lookup), None));
         };
         let Some((namespace, name)) = place.split_once('/') else {
             return Err(CliError::usage(format!("--secret {place:?} must be NAMESPACE/NAME")));
@@ -169,10 +181,7 @@ impl KeyRequest {
             .await
             .map_err(|error| CliError::unreachable(format!("the cluster can't be reached: {error}")))?;
         let secrets: Api<Secret> = Api::namespaced(client, namespace);
-        let secret = secrets
-            .get(name)
-            .await
-            .map_err(|error| CliError::unreachable(format!("Secret {place} can't be read: {error}")))?;
+        let secret = secrets.get(name).await.map_err(|error| unreadable(place, error))?;
         let data = secret.data.into_iter().flatten();
         let values: Vec<(String, String)> = data
             .filter_map(|(key, value)| Some((key, String::from_utf8(value.0).ok()?)))
@@ -183,12 +192,30 @@ impl KeyRequest {
     }
 }
 
-/// No answer at all is not the same as a refusal.
-fn refused(error: ApiError) -> CliError {
-    match error.kind {
-        ApiErrorKind::Transport | ApiErrorKind::Server | ApiErrorKind::RateLimited => {
-            CliError::unreachable(error.to_string())
+fn variable(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|value| !value.is_empty())
+}
+
+/// A cluster that answers is reached: that the Secret is not there, or not for us, is about what was named.
+fn unreadable(secret: &str, error: kube::Error) -> CliError {
+    match &error {
+        kube::Error::Api(status) if status.code == 404 => {
+            CliError::usage(format!("--secret: there is no Secret {secret} in this cluster"))
         }
-        _ => CliError::failed(error.to_string()),
+        kube::Error::Api(status) if status.code == 403 => {
+            CliError::usage(format!("--secret: Secret {secret} may not be read: {}", status.message))
+        }
+        _ => CliError::unreachable(format!("Secret {secret} can't be read: {error}")),
+    }
+}
+
+/// No answer at all is not the same as a refusal, and neither is a question that could not be asked.
+fn refused(error: ApiError) -> CliError {
+    if error.is_unanswered() {
+        CliError::unreachable(error.to_string())
+    } else if error.is_unsendable() {
+        CliError::usage(error.to_string())
+    } else {
+        CliError::failed(error.to_string())
     }
 }
