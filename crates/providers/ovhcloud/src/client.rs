@@ -13,7 +13,7 @@ use std::{fmt, time::Duration};
 use http::{HeaderMap, Method};
 use jiff::Timestamp;
 use karpenter_cloud::{
-    CloudError,
+    CloudError, ErrorKind,
     clock::{Clock, later},
     http::{
         Answer, Endpoint, HttpClient, HttpError, HttpObserver, HttpSettings, HttpSettingsError, InFlight, Lane,
@@ -252,6 +252,14 @@ impl OvhClient {
             Ok(answer) => answer,
             Err(HttpError::TooLong { .. }) => {
                 return Err(call.failed(ApiErrorKind::Server, "the answer is longer than allowed"));
+            }
+            // Nothing was sent, and nothing will be until somebody changes something.
+            Err(HttpError::Build(error)) => {
+                let kind = match error.kind() {
+                    ErrorKind::Auth => ApiErrorKind::Auth,
+                    _ => ApiErrorKind::Invalid,
+                };
+                return Err(call.failed(kind, error.to_string()));
             }
             Err(error) => return Err(call.failed(ApiErrorKind::Transport, error.to_string())),
         };

@@ -2,7 +2,7 @@
 
 mod check;
 
-pub use check::check;
+pub use check::{Checked, check};
 
 use crate::client::model::AccessRule;
 

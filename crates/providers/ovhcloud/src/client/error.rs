@@ -131,6 +131,19 @@ impl ApiError {
         }
     }
 
+    /// Whether the question was not answered at all, which is another thing than a refusal.
+    pub fn is_unanswered(&self) -> bool {
+        matches!(
+            self.kind,
+            ApiErrorKind::Transport | ApiErrorKind::Server | ApiErrorKind::RateLimited
+        )
+    }
+
+    /// Whether the call was never sent, because it cannot be put into words: an argument or a key is not fit for it.
+    pub fn is_unsendable(&self) -> bool {
+        self.query.is_none() && matches!(self.kind, ApiErrorKind::Invalid | ApiErrorKind::Auth)
+    }
+
     /// Whether a write may have taken effect although it failed.
     pub fn is_unknown_outcome(&self) -> bool {
         matches!(self.kind, ApiErrorKind::Transport | ApiErrorKind::Server)

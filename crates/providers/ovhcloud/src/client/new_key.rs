@@ -6,7 +6,7 @@ use http::Method;
 use karpenter_cloud::{
     CloudError,
     clock::Clock,
-    http::{Endpoint, HttpClient, HttpSettings, Redactor, Unobserved},
+    http::{Endpoint, HttpClient, HttpError, HttpSettings, Redactor, Unobserved},
 };
 use serde::{Deserialize, Serialize};
 
@@ -69,9 +69,13 @@ pub async fn request_key(
             .build()
             .map_err(|error| CloudError::invalid(format!("{PATH}: {}", error.without_url())))
     });
-    let answer = sent
-        .await
-        .map_err(|error| failed(ApiErrorKind::Transport, error.to_string()))?;
+    let answer = sent.await.map_err(|error| {
+        let kind = match &error {
+            HttpError::Build(_) => ApiErrorKind::Invalid,
+            HttpError::NotSent { .. } | HttpError::Unknown { .. } | HttpError::TooLong { .. } => ApiErrorKind::Transport,
+        };
+        failed(kind, error.to_string())
+    })?;
     if !answer.status.is_success() {
         return Err(ApiError::of(&answer, &Method::POST, PATH, None));
     }

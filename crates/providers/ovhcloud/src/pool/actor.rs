@@ -6,6 +6,7 @@ mod writing;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    sync::Arc,
     time::Duration,
 };
 
@@ -17,6 +18,7 @@ use tokio::sync::{Notify, oneshot};
 use super::{
     engine::Shared,
     key::{PoolDesign, PoolOwner},
+    ledger::Entry,
     plan::{self, Failure, Growth, Memory, Plan, Situation, Strays, Write},
 };
 use crate::{
@@ -25,6 +27,7 @@ use crate::{
         model::{Pool, PoolClass, PoolNode},
     },
     names,
+    workload::is_ready,
 };
 
 /// A pool that is being looked after.
@@ -34,7 +37,9 @@ pub struct Actor {
     /// The pool's id, if it is the younger of two with that name: it is only emptied and deleted.
     pub(super) twin: Option<String>,
     pub(super) kick: Notify,
-    /// Held during a turn, and by whoever else must be alone with the pool.
+    /// Held during a turn, and by whoever else must be alone with the pool. Actors of one name share it: which of them a pool
+    /// belongs to changes when pools of that name come and go.
+    pub(super) alone: Arc<tokio::sync::Mutex<()>>,
     pub(super) memory: tokio::sync::Mutex<Remembered>,
     desk: Mutex<Desk>,
 }
@@ -61,7 +66,15 @@ pub(super) struct Remembered {
 struct Desk {
     design: Option<PoolDesign>,
     waiting: BTreeMap<String, Vec<oneshot::Sender<Outcome>>>,
-    removals: BTreeMap<String, Vec<oneshot::Sender<Result<Deletion, ApiError>>>>,
+    /// By the machine, and the pool that it was seen in: what one pool does not list, another of its name may have.
+    removals: BTreeMap<Removal, Vec<oneshot::Sender<Result<Deletion, ApiError>>>>,
+}
+
+/// A machine that shall go.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Removal {
+    pool: String,
+    node: String,
 }
 
 /// What became of a reservation.
@@ -101,7 +114,8 @@ enum Reading {
     Found(Box<Pool>, Vec<PoolNode>),
     /// Made a moment ago, and not visible yet.
     Hidden,
-    Absent,
+    /// There is none of ours. The one that was, until now, is told.
+    Absent { gone: Option<String> },
 }
 
 /// More writes than this in one turn are left to the next.
@@ -117,6 +131,7 @@ impl Actor {
             name: name.to_owned(),
             twin: None,
             kick: Notify::new(),
+            alone: Arc::default(),
             memory: tokio::sync::Mutex::default(),
             desk: Mutex::default(),
         }
@@ -145,14 +160,13 @@ impl Actor {
         answered
     }
 
-    pub(super) fn remove(&self, node: &str) -> oneshot::Receiver<Result<Deletion, ApiError>> {
+    pub(super) fn remove(&self, pool: &str, node: &str) -> oneshot::Receiver<Result<Deletion, ApiError>> {
         let (answer, answered) = oneshot::channel();
-        self.desk
-            .lock()
-            .removals
-            .entry(node.to_owned())
-            .or_default()
-            .push(answer);
+        let removal = Removal {
+            pool: pool.to_owned(),
+            node: node.to_owned(),
+        };
+        self.desk.lock().removals.entry(removal).or_default().push(answer);
         answered
     }
 
@@ -169,10 +183,42 @@ impl Actor {
         }
     }
 
-    fn settle(&self, node: &str, deletion: Deletion) {
-        let waiting = self.desk.lock().removals.remove(node).unwrap_or_default();
+    fn settle(&self, pool: &str, node: &str, deletion: Deletion) {
+        let removal = Removal {
+            pool: pool.to_owned(),
+            node: node.to_owned(),
+        };
+        let waiting = self.desk.lock().removals.remove(&removal).unwrap_or_default();
         for waiting in waiting {
             let _ = waiting.send(Ok(deletion));
+        }
+    }
+
+    /// Sends those away whose machine is in another pool than this actor's: they look again, and find whose it is.
+    fn send_away(&self, own: Option<&str>) {
+        let others: BTreeMap<_, _> = {
+            let mut desk = self.desk.lock();
+            let (own, others) = std::mem::take(&mut desk.removals)
+                .into_iter()
+                .partition(|(removal, _)| Some(removal.pool.as_str()) == own);
+            desk.removals = own;
+            others
+        };
+        for (removal, waiting) in others {
+            let error = ApiError {
+                kind: ApiErrorKind::Conflict,
+                method: "PUT".to_owned(),
+                path: "nodepool".to_owned(),
+                message: format!(
+                    "machine {} is in another node pool of the name {}; it is looked for again",
+                    removal.node, self.name
+                ),
+                query: None,
+                retry_after: None,
+            };
+            for waiting in waiting {
+                let _ = waiting.send(Err(error.clone()));
+            }
         }
     }
 
@@ -190,8 +236,11 @@ impl Actor {
         }
     }
 
-    fn wanted(&self) -> BTreeSet<String> {
-        self.desk.lock().removals.keys().cloned().collect()
+    /// The machines of a pool that shall go.
+    fn wanted(&self, pool: &str) -> BTreeSet<String> {
+        let desk = self.desk.lock();
+        let own = desk.removals.keys().filter(|removal| removal.pool == pool);
+        own.map(|removal| removal.node.clone()).collect()
     }
 
     fn waiting(&self) -> Vec<String> {
@@ -207,23 +256,34 @@ impl Shared {
     /// Reads the pool, decides and writes, until nothing is left to write.
     pub(super) async fn turn(&self, actor: &Actor) -> Result<Next, ApiError> {
         let api = self.api()?;
+        let _alone = actor.alone.lock().await;
         let mut memory = actor.memory.lock().await;
         for _ in 0..WRITES_PER_TURN {
+            if self.is_out_of_office(actor) {
+                actor.send_away(None);
+                return Ok(Next::Never);
+            }
             let (pool, nodes) = match self.read(&api, actor, &mut memory).await? {
                 Reading::Found(pool, nodes) => (pool, nodes),
                 Reading::Hidden => return Ok(Next::Soon),
-                Reading::Absent if actor.twin.is_some() => {
-                    for node in actor.wanted() {
-                        actor.settle(&node, Deletion::Gone);
+                Reading::Absent { gone } => {
+                    if let Some(pool) = &gone {
+                        for node in actor.wanted(pool) {
+                            actor.settle(pool, &node, Deletion::Gone);
+                        }
                     }
-                    return Ok(Next::Never);
+                    actor.send_away(None);
+                    if actor.twin.is_some() {
+                        return Ok(Next::Never);
+                    }
+                    match self.make(&api, actor, &mut memory).await? {
+                        Some(next) => return Ok(next),
+                        None => continue,
+                    }
                 }
-                Reading::Absent => match self.make(&api, actor, &mut memory).await? {
-                    Some(next) => return Ok(next),
-                    None => continue,
-                },
             };
-            let wanted = actor.wanted();
+            actor.send_away(Some(&pool.id));
+            let wanted = actor.wanted(&pool.id);
             let claims = match &actor.twin {
                 Some(id) => self.ledger.of_twin(id),
                 None => self.ledger.of_pool(&actor.name, Some(&pool.id)),
@@ -259,17 +319,22 @@ impl Shared {
             self.offer(actor.key(), plan.adoptable.clone());
             self.carry_out(actor, &mut memory.plan, &pool, &nodes, &plan).await;
             let Some(write) = plan.write.clone() else {
-                let quiet = plan.sets.waiting == 0 && plan.sets.going == 0;
+                let quiet = plan.sets.waiting == 0 && plan.sets.going == 0 && plan.sets.missing == 0;
                 return Ok(if quiet { Next::Later } else { Next::Soon });
             };
             self.write(&api, actor, &mut memory, &pool, &plan, &write).await?;
             if let Write::Remove { nodes, .. } = &write {
                 for node in nodes {
-                    actor.settle(node, Deletion::InProgress);
+                    actor.settle(&pool.id, node, Deletion::InProgress);
                 }
             }
         }
         Ok(Next::Soon)
+    }
+
+    /// A pool that had the name of an older one, and is the only one of that name by now, is in the care of that name's actor.
+    pub(super) fn is_out_of_office(&self, actor: &Actor) -> bool {
+        actor.twin.as_ref().is_some_and(|id| !self.is_twin(id))
     }
 
     /// Which of the machines that would be reclaimed run pods by now. One that cannot be asked about counts as such.
@@ -321,7 +386,7 @@ impl Shared {
                 .map(|pool| pool.id.clone());
         }
         let Some(id) = memory.pool_id.clone() else {
-            return Ok(Reading::Absent);
+            return Ok(Reading::Absent { gone: None });
         };
         let read = async { Ok((api.pool(&id).await?, api.nodes(&id).await?)) };
         match read.await {
@@ -355,7 +420,7 @@ impl Shared {
                     let told = Announcement::warning("PoolDeletedExternally", message);
                     self.events.on_class(&old.class, told).await;
                 }
-                Ok(Reading::Absent)
+                Ok(Reading::Absent { gone: Some(id) })
             }
             Err(error) => Err(error),
         }
@@ -415,11 +480,30 @@ impl Shared {
             }
             actor.answer(uid, &Outcome::Moved);
         }
+        for entry in plan.vanished.iter().filter_map(|uid| self.ledger.get(uid)) {
+            self.end_vanished(&entry).await;
+        }
         for node in &plan.gone {
-            actor.settle(node, Deletion::Gone);
+            actor.settle(&pool.id, node, Deletion::Gone);
         }
         for node in &plan.going {
-            actor.settle(node, Deletion::InProgress);
+            actor.settle(&pool.id, node, Deletion::InProgress);
+        }
+    }
+
+    /// Ends a claim whose machine is gone and whose Node is down or gone, too. Core's garbage collection would get there as
+    /// well, minutes later, and until then its pods wait.
+    async fn end_vanished(&self, entry: &Entry) {
+        let Some(node) = &entry.node_name else { return };
+        match self.workloads.node(node).await {
+            Ok(found) if found.as_ref().is_some_and(is_ready) => {}
+            Ok(_) => {
+                tracing::info!(NodeClaim = entry.claim.name, node, "the claim's machine is gone; the claim ends");
+                if let Err(error) = self.ledger.end(&entry.claim).await {
+                    tracing::warn!(%error, NodeClaim = entry.claim.name, "a claim without its machine is not ended");
+                }
+            }
+            Err(error) => tracing::warn!(%error, node, "it is not known whether a Node without its machine is up"),
         }
     }
 

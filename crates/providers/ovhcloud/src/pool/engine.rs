@@ -213,7 +213,7 @@ impl Engine {
     pub async fn remove(&self, pool: &Pool, node: &str) -> Result<Deletion, ApiError> {
         // Whether another pool has the same name decides who looks for the machine where.
         self.shared.inventory(self.shared.settings.cadence.tidy).await?;
-        let answered = self.shared.actor_of(pool, |actor| actor.remove(node));
+        let answered = self.shared.actor_of(pool, |actor| actor.remove(&pool.id, node));
         match answered.await {
             Ok(answer) => answer,
             Err(_) => Err(stopped()),

@@ -11,7 +11,7 @@ use karpenter_api::NodeClaim;
 use karpenter_cloud::{ClaimMark, CloudError, error::CloudContext};
 use kube::{
     Api, Client,
-    api::{ListParams, Patch, PatchParams},
+    api::{DeleteParams, ListParams, Patch, PatchParams, Preconditions},
     runtime::{WatchStreamExt, watcher},
 };
 use parking_lot::Mutex;
@@ -50,6 +50,7 @@ pub struct Entry {
     pub zone: String,
     pub reserved_at: Timestamp,
     pub node_id: Option<String>,
+    pub node_name: Option<String>,
     pub provider_id: Option<String>,
     pub deleting: bool,
     /// False until the API server has the reservation: nothing may be asked of OVHcloud before that.
@@ -200,6 +201,7 @@ impl Ledger {
             zone: place.zone.clone(),
             reserved_at: now,
             node_id: None,
+            node_name: None,
             provider_id: None,
             deleting: false,
             stored: false,
@@ -294,6 +296,25 @@ impl Ledger {
         self.patch(mark, &patch)
             .await
             .cloud_context("taking the claim's reservation back")
+    }
+
+    /// Deletes a claim whose machine is gone; its finalizers are core's to release.
+    ///
+    /// # Errors
+    /// When the API server refuses; not if the claim is gone or another of that name.
+    pub async fn end(&self, mark: &ClaimMark) -> Result<(), CloudError> {
+        let params = DeleteParams {
+            preconditions: Some(Preconditions {
+                uid: Some(mark.uid.clone()),
+                ..Preconditions::default()
+            }),
+            ..DeleteParams::default()
+        };
+        match self.claims.delete(&mark.name, &params).await {
+            Ok(_) => Ok(()),
+            Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(()),
+            Err(error) => Err(error).cloud_context("ending a claim whose machine is gone"),
+        }
     }
 
     async fn patch(&self, mark: &ClaimMark, patch: &serde_json::Value) -> Result<(), kube::Error> {
@@ -445,6 +466,7 @@ impl Entry {
             zone: zone.to_owned(),
             reserved_at: reserved_at.or(created).unwrap_or(Timestamp::UNIX_EPOCH),
             node_id,
+            node_name: annotation(names::NODE_NAME),
             provider_id: claim.provider_id().map(str::to_owned),
             deleting: claim.metadata.deletion_timestamp.is_some(),
             stored: true,

@@ -73,6 +73,8 @@ pub struct Times {
     pub adoption: Duration,
     /// For this long a claim's lost machine counts as one that MKS may have replaced.
     pub loss: Duration,
+    /// A claim's machine that is not listed for this long is gone.
+    pub absence: Duration,
     /// A pool out of quota without a machine that says so.
     pub quota: Duration,
     /// A machine whose removal was accepted, and that is still not going, is removed again.
@@ -92,6 +94,8 @@ pub struct Memory {
     lost: BTreeMap<String, Timestamp>,
     /// Losses that were noted, for as long as their claims are there.
     mourned: BTreeSet<String>,
+    /// Since when a claim's machine is not listed.
+    absent_since: BTreeMap<String, Timestamp>,
     /// Since when a machine is nobody's.
     spare_since: BTreeMap<String, Timestamp>,
     /// Machines that once had a claim: not given to another, whose labels and taints differ.
@@ -124,6 +128,8 @@ pub struct Plan {
     pub reclaimed: Vec<String>,
     /// Claims that wait because a webhook of the user holds MKS up.
     pub blocked: Vec<String>,
+    /// Claims whose machine was missing from listing after listing: it is gone, whoever took it.
+    pub vanished: Vec<String>,
     pub sets: Sets,
 }
 
@@ -135,6 +141,8 @@ pub struct Sets {
     pub spare: usize,
     pub failed: usize,
     pub going: usize,
+    /// Claims whose machine is not listed.
+    pub missing: usize,
     pub desired: u32,
 }
 
@@ -172,6 +180,7 @@ impl Default for Times {
             spare: minutes(10),
             adoption: minutes(1),
             loss: minutes(30),
+            absence: Duration::from_secs(10),
             quota: minutes(1),
             removal: minutes(15),
             autoscale: minutes(10),
@@ -278,6 +287,23 @@ impl Memory {
             .retain(|id| listed.contains_key(id.as_str()) || holders.contains_key(id.as_str()));
     }
 
+    /// How long each claim's machine has been missing; claims that end anyway are not asked about.
+    fn note_absences(
+        &mut self,
+        holders: &BTreeMap<&str, &Reservation>,
+        listed: &BTreeMap<&str, &PoolNode>,
+        now: Timestamp,
+    ) {
+        let is_absent = |id: &str| {
+            let held = holders.get(id).is_some_and(|claim| !claim.deleting);
+            held && !listed.contains_key(id)
+        };
+        self.absent_since.retain(|id, _| is_absent(id));
+        for id in holders.keys().filter(|id| is_absent(id)) {
+            self.absent_since.entry((*id).to_owned()).or_insert(now);
+        }
+    }
+
     /// A write whose outcome is unknown: only what is read next counts.
     pub fn uncertain(&mut self) {
         self.last_write = None;
@@ -314,6 +340,7 @@ pub fn plan(situation: &Situation<'_>, memory: &mut Memory) -> Plan {
         }
     }
     memory.note_losses(&holders, &listed, now);
+    memory.note_absences(&holders, &listed, now);
     memory.lost.retain(|_, at| now < later(*at, situation.times.loss));
     memory.once_bound.extend(holders.keys().map(|id| (*id).to_owned()));
     memory.once_bound.retain(|id| listed.contains_key(id.as_str()));
@@ -346,10 +373,14 @@ pub fn plan(situation: &Situation<'_>, memory: &mut Memory) -> Plan {
             spare: spare.len(),
             failed: failed.len(),
             going: going.len(),
+            missing: memory.absent_since.len(),
             desired,
         },
         ..Plan::default()
     };
+    let vanished = memory.absent_since.iter();
+    let vanished = vanished.filter(|(_, since)| later(**since, situation.times.absence) <= now);
+    answer.vanished = vanished.map(|(id, _)| holders[id.as_str()].uid.clone()).collect();
     for id in situation.wanted {
         match listed.get(id.as_str()) {
             None => answer.gone.push(id.clone()),

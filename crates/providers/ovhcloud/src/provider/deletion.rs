@@ -39,11 +39,15 @@ impl Shared {
         !claim.is_true(condition::REGISTERED) && !self.registrations.is_counted(uid)
     }
 
-    /// Remembers a machine that did not join within `patience` of its launch.
+    /// Remembers a machine that core gave up because it did not join in time, measured as core does: from the last change of
+    /// `Registered`, else from the claim's creation, until the claim was deleted.
     pub(super) fn count_if_late(&self, claim: &NodeClaim, patience: Duration) {
         let now = self.clock.now();
-        let launched = claim.condition(condition::LAUNCHED).filter(|own| own.is_true());
-        let is_late = launched.is_some_and(|own| later(own.last_transition_time.0, patience) <= now);
+        let created = claim.metadata.creation_timestamp.as_ref().map(|at| at.0);
+        let changed = claim.condition(condition::REGISTERED);
+        let since = changed.map(|own| own.last_transition_time.0).or(created);
+        let given_up = claim.metadata.deletion_timestamp.as_ref().map_or(now, |at| at.0);
+        let is_late = since.is_some_and(|since| later(since, patience) <= given_up);
         let label = |key: &str| claim.metadata.labels.as_ref()?.get(key).map(String::as_str);
         let (Some(flavor), Some(zone)) = (label(labels::INSTANCE_TYPE), label(labels::ZONE)) else {
             return;

@@ -1,7 +1,7 @@
 //! What of a claim's machine is not what its NodeClass asks for, and what is questionable about a NodePool.
 
 use karpenter_api::{NodeClaim, NodePool, labels, labels::LabelRules, requirement::Requirements};
-use karpenter_cloud::{CloudError, DriftReason, Finding};
+use karpenter_cloud::{CloudError, DriftReason, Finding, provider::Weight};
 
 use super::Shared;
 use crate::{
@@ -68,6 +68,7 @@ pub(super) fn findings(pool: &NodePool, class: &OvhNodeClass, rules: &LabelRules
         findings.push(Finding {
             reason: "NoSpotCapacity".to_owned(),
             message: "OVHcloud has on-demand machines only; the NodePool's capacity type excludes them".to_owned(),
+            weight: Weight::NothingToLaunch,
         });
     }
     if !class.spec.is_monthly() {
@@ -82,6 +83,7 @@ pub(super) fn findings(pool: &NodePool, class: &OvhNodeClass, rules: &LabelRules
                  consolidationPolicy WhenEmpty with a long consolidateAfter",
                 class.name()
             ),
+            weight: Weight::Advice,
         });
     }
     let types = requirements.get_or_exists(labels::INSTANCE_TYPE);
@@ -96,6 +98,7 @@ pub(super) fn findings(pool: &NodePool, class: &OvhNodeClass, rules: &LabelRules
             reason: "NoFlavorForMonthlyBilling".to_owned(),
             message: "monthly billing needs flavors of the families b2, c2, d2 and r2, and the NodePool allows none"
                 .to_owned(),
+            weight: Weight::NothingToLaunch,
         });
     }
     findings

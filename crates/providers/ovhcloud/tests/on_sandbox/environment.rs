@@ -295,12 +295,14 @@ impl Cluster {
         self.sandbox.objects().get("", name)
     }
 
-    /// Deletes a claim as core does once its machine is gone.
+    /// Deletes a claim as core does once its machine is gone, unless that has happened.
     pub(crate) fn forget(&self, name: &str) {
-        self.sandbox
-            .objects()
-            .delete::<NodeClaim>("", name, &Default::default())
-            .expect("deleted");
+        let objects = self.sandbox.objects();
+        if objects.get::<NodeClaim>("", name).is_some() {
+            objects
+                .delete::<NodeClaim>("", name, &Default::default())
+                .expect("deleted");
+        }
     }
 
     pub(crate) async fn launch(&self, claim: &NodeClaim) -> NodeClaim {

@@ -250,17 +250,40 @@ async fn a_flavor_whose_machines_did_not_join_twice_is_left_alone_for_ten_minute
     for name in ["a", "b"] {
         assert_eq!(available(&cluster, "b3-8").await, [true, true, true], "{name}");
         let claim = cluster.launch(&cluster.claim(name, only("b3-8", ZONE))).await;
+        cluster.pass(MINUTE * 15).await;
         let mut claim = serde_json::to_value(&claim).expect("plain data");
-        claim["status"]["conditions"] = json!([{
-            "type": "Launched", "status": "True", "reason": "Launched", "message": "",
-            "lastTransitionTime": cluster.clock.now().to_string(),
-        }]);
+        claim["metadata"]["deletionTimestamp"] = json!(cluster.clock.now().to_string());
         let claim: NodeClaim = serde_json::from_value(claim).expect("a claim");
-        cluster.pass(MINUTE * 16).await;
         cluster.terminate(&claim).await;
     }
     assert_eq!(available(&cluster, "b3-8").await, [false, true, true]);
     cluster.pass(MINUTE * 11).await;
+    assert_eq!(available(&cluster, "b3-8").await, [true, true, true]);
+}
+
+#[tokio::test]
+async fn machines_that_were_given_up_before_their_time_or_had_joined_say_nothing_of_their_flavor() {
+    let cluster = Cluster::start().await;
+    let joined = json!([{
+        "type": "Registered", "status": "True", "reason": "Registered", "message": "",
+        "lastTransitionTime": cluster.clock.now().to_string(),
+    }]);
+    for (name, minutes, conditions) in [
+        ("a", 14, json!([])),
+        ("b", 14, json!([])),
+        ("c", 60, joined.clone()),
+        ("d", 60, joined),
+    ] {
+        let claim = cluster.launch(&cluster.claim(name, only("b3-8", ZONE))).await;
+        cluster.pass(MINUTE * minutes).await;
+        let mut claim = serde_json::to_value(&claim).expect("plain data");
+        claim["metadata"]["deletionTimestamp"] = json!(cluster.clock.now().to_string());
+        claim["status"]["conditions"] = conditions;
+        // Its end takes its time, which is not the machine's fault.
+        cluster.pass(MINUTE * 5).await;
+        let claim: NodeClaim = serde_json::from_value(claim).expect("a claim");
+        cluster.terminate(&claim).await;
+    }
     assert_eq!(available(&cluster, "b3-8").await, [true, true, true]);
 }
 

@@ -204,23 +204,14 @@ async fn of_two_pools_of_one_name_the_older_is_used_and_the_other_emptied_and_de
 
 #[tokio::test]
 async fn a_machine_in_a_pool_whose_older_twin_appears_stays_with_its_claim_and_goes_with_it() {
-    const OLDER: &str = "ffffffff-0000-4000-8000-000000000001";
     let cluster = Cluster::start().await;
     let held = cluster.launch(&cluster.claim("a", only("b3-8", ZONE))).await;
-    let younger = cluster.sim(|sim| {
-        let younger = sim.pools.values().next().expect("one").clone();
-        let mut older = younger.clone();
-        older.id = OLDER.to_owned();
-        older.created_at -= jiff::SignedDuration::from_mins(1);
-        sim.pools.insert(older.id.clone(), older);
-        sim.resize_by_hand(OLDER, 0);
-        younger.id
-    });
+    let (older, younger) = add_older_twin(&cluster);
     cluster.crash();
     cluster.pass(MINUTE).await;
     let next = cluster.launch(&cluster.claim("b", only("b3-8", ZONE))).await;
     let pool_of = |claim: &NodeClaim| claim.metadata.annotations.as_ref().expect("annotations")[names::POOL_ID].clone();
-    assert_eq!((pool_of(&held), pool_of(&next)), (younger.clone(), OLDER.to_owned()));
+    assert_eq!((pool_of(&held), pool_of(&next)), (younger, older.clone()));
     cluster.pass(HOUR).await;
     let machine = |claim: &NodeClaim| claim.provider_id().expect("launched").to_owned();
     let mut machines = cluster.sim(|sim| sim.machines());
@@ -231,13 +222,79 @@ async fn a_machine_in_a_pool_whose_older_twin_appears_stays_with_its_claim_and_g
     cluster.terminate(&held).await;
     cluster.pass(MINUTE * 2).await;
     cluster.sim(|sim| {
-        assert_eq!(sim.pools.keys().collect::<Vec<_>>(), [OLDER], "emptied and deleted");
+        assert_eq!(sim.pools.keys().collect::<Vec<_>>(), [&older], "emptied and deleted");
         assert_eq!(sim.machines(), [machine(&next)]);
         assert!(sim.unnamed_removals.is_empty());
     });
     cluster.terminate(&next).await;
     cluster.pass(HOUR).await;
     assert!(cluster.sim(|sim| sim.pools.is_empty() && sim.nodes.is_empty()));
+}
+
+/// An older pool of the same name beside the only one there is, empty; the ids of both, the older first.
+fn add_older_twin(cluster: &Cluster) -> (String, String) {
+    const OLDER: &str = "ffffffff-0000-4000-8000-000000000001";
+    cluster.sim(|sim| {
+        let younger = sim.pools.values().next().expect("one").clone();
+        let mut older = younger.clone();
+        older.id = OLDER.to_owned();
+        older.created_at -= jiff::SignedDuration::from_mins(1);
+        sim.pools.insert(older.id.clone(), older);
+        sim.resize_by_hand(OLDER, 0);
+        (OLDER.to_owned(), younger.id)
+    })
+}
+
+#[tokio::test]
+async fn a_pool_whose_older_twin_is_deleted_has_one_who_looks_after_it() {
+    let cluster = Cluster::start().await;
+    let held = cluster.launch(&cluster.claim("a", only("b3-8", ZONE))).await;
+    let (older, younger) = add_older_twin(&cluster);
+    cluster.crash();
+    cluster.pass(MINUTE * 2).await;
+    cluster.sim(|sim| {
+        sim.delete_by_hand(&older);
+        // Machines are listed late: whoever does not know of the claim would take their places back.
+        sim.world.delays.schedule = MINUTE * 4;
+        sim.requests.clear();
+    });
+    cluster.pass(MINUTE * 2).await;
+    let next = cluster.launch(&cluster.claim("b", only("b3-8", ZONE))).await;
+    let pool = &next.metadata.annotations.as_ref().expect("annotations")[names::POOL_ID];
+    assert_eq!(*pool, younger, "the only one of that name");
+    cluster.pass(MINUTE * 30).await;
+    cluster.sim(|sim| {
+        let puts = sim.requests_of(&Method::PUT, "/nodepool/");
+        let bodies: Vec<_> = puts.iter().map(|put| put.body.clone()).collect();
+        assert_eq!(bodies, [json!({"desiredNodes": 2})], "written once, by one");
+        assert!(sim.requests_of(&Method::POST, "/nodepool").is_empty());
+        assert_eq!(sim.machines().len(), 2);
+    });
+    cluster.terminate(&held).await;
+    cluster.terminate(&next).await;
+    cluster.pass(MINUTE * 15).await;
+    assert!(cluster.sim(|sim| sim.pools.is_empty() && sim.unnamed_removals.is_empty()));
+}
+
+#[tokio::test]
+async fn a_machine_is_not_said_to_be_gone_because_the_name_of_its_pool_means_another_by_now() {
+    let cluster = Cluster::start().await;
+    let held = cluster.launch(&cluster.claim("a", only("b3-8", ZONE))).await;
+    let id = held.provider_id().expect("launched").to_owned();
+    cluster.pass(SECOND * 10).await;
+    let (provider, doomed) = (cluster.provider(), held.clone());
+    let deletion = tokio::spawn(async move { provider.delete(&doomed).await });
+    // It is asked for by now, and the pool is not looked at yet.
+    cluster.pass(SECOND / 10).await;
+    add_older_twin(&cluster);
+    cluster.provider().list().await.expect("listed anew");
+    match deletion.await.expect("no panic") {
+        Ok(deletion) => assert_eq!(deletion, Deletion::InProgress, "the machine is there"),
+        Err(error) => assert!(error.to_string().contains("another node pool of the name"), "{error}"),
+    }
+    assert_eq!(cluster.sim(|sim| sim.machines()), [id], "not asked for anything yet");
+    cluster.terminate(&held).await;
+    assert!(cluster.sim(|sim| sim.nodes.is_empty() && sim.unnamed_removals.is_empty()));
 }
 
 #[tokio::test]

@@ -30,8 +30,13 @@ pub(crate) const ZONE_LABEL: &str = "topology.kubernetes.io/zone";
 impl Whole {
     /// With a NodePool of these flavors (any, if none is named) whose empty nodes go after half a minute.
     pub(crate) async fn start(world: World, flavors: &[&str]) -> Self {
+        Self::with(world, flavors, json!({}), Options::default()).await
+    }
+
+    /// The same with a class and options of its own.
+    pub(crate) async fn with(world: World, flavors: &[&str], class: Value, options: Options) -> Self {
         let sandbox = Sandbox::builder().timing(Timing::instant()).start();
-        let cluster = Cluster::on(sandbox, world, |_| (), json!({})).await;
+        let cluster = Cluster::on(sandbox, world, |_| (), class).await;
         let mut requirements = Vec::new();
         if !flavors.is_empty() {
             requirements.push(json!({"key": INSTANCE_TYPE, "operator": "In", "values": flavors}));
@@ -52,13 +57,16 @@ impl Whole {
         let ctx = Context::new(
             cluster.sandbox.client_as("karpenter"),
             cluster.clock.clone(),
-            Arc::new(Options::default()),
+            Arc::new(options),
             Metrics::new(cluster.clock.clone()),
             Arc::new(cluster.provider()),
         );
         let mut watches = ctx.watch();
         ctx.synced().await;
         tasks.spawn(async move { while watches.join_next().await.is_some() {} });
+        let (recorder, client) = (ctx.events.clone(), ctx.client.clone());
+        let until = stop.clone();
+        tasks.spawn(async move { recorder.deliver(client, until).await });
         for controller in controllers::all(&ctx) {
             tasks.spawn(controller.run(stop.clone()));
         }
@@ -119,9 +127,13 @@ impl Whole {
         self.cluster.sandbox.objects().list("")
     }
 
+    pub(crate) fn pods(&self) -> Vec<Pod> {
+        self.cluster.sandbox.objects().list("default")
+    }
+
     /// Running pods, and the nodes that they are on.
     pub(crate) fn running(&self) -> Vec<(String, String)> {
-        let pods: Vec<Pod> = self.cluster.sandbox.objects().list("default");
+        let pods = self.pods();
         let is_running = |pod: &&Pod| {
             pod.metadata.deletion_timestamp.is_none()
                 && pod.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Running")

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use http::Method;
 use k8s_openapi::api::{apps::v1::Deployment, core::v1::Node};
 use karpenter_api::{NodePool, labels};
+use karpenter_core::options::Options;
 use karpenter_ovhcloud::{
     OvhNodeClass, names,
     sim::{Delays, InstanceTypeLabel, ReservedMemory, World},
@@ -327,4 +328,168 @@ async fn a_node_that_mks_replaces_keeps_its_capacity_under_a_new_claim() {
     whole.cluster.pass(MINUTE * 30).await;
     assert!(adopted());
     assert_eq!(whole.cluster.sim(|sim| sim.nodes.len()), 1);
+}
+
+#[tokio::test]
+async fn a_flavor_whose_machines_do_not_join_is_left_for_another_after_the_second() {
+    let world = World {
+        delays: Delays {
+            boot: HOUR * 100,
+            // Gone at once: how long the end takes must not count.
+            delete: std::time::Duration::ZERO,
+            ..Delays::realistic()
+        },
+        ..one_zone()
+    };
+    let whole = Whole::start(world, &["b3-8", "b3-16"]).await;
+    let asked_at = whole.cluster.clock.now();
+    whole.deploy("web", 1, one_cpu(), json!({}));
+    let others = || whole.asked_for().iter().any(|(flavor, ..)| flavor == "b3-16");
+    assert!(whole.cluster.until(others).await, "the same flavor over and over");
+    let took = whole.cluster.clock.since(asked_at).as_secs() / 60;
+    assert!((30..=33).contains(&took), "two times fifteen minutes: {took}");
+    whole.cluster.sim(|sim| {
+        // Each of the two was given a quarter of an hour, and taken back by name.
+        let puts = sim.requests_of(&Method::PUT, "/nodepool/");
+        let named = puts.iter().filter_map(|put| put.body["nodesToRemove"].as_array());
+        assert_eq!(named.map(Vec::len).sum::<usize>(), 2);
+        assert!(sim.unnamed_removals.is_empty());
+    });
+}
+
+#[tokio::test]
+async fn a_machine_that_comes_after_its_claim_was_given_up_is_the_replacements() {
+    let world = World {
+        delays: Delays {
+            vm: MINUTE * 12,
+            ..Delays::realistic()
+        },
+        ..one_zone()
+    };
+    let whole = Whole::start(world, &["b3-8"]).await;
+    whole.deploy("web", 1, one_cpu(), json!({}));
+    assert!(whole.cluster.until(|| whole.claims().len() == 1).await);
+    let first = whole.claims()[0].name_any();
+    whole.cluster.pass(MINUTE * 5).await;
+    let pending = whole.claims()[0].clone();
+    let launched = karpenter_api::conditions::StatusConditions::condition(&pending, "Launched");
+    let told = launched.expect("judged").clone();
+    assert_eq!((told.status.to_string().as_str(), told.reason.as_str()), ("Unknown", "InstancePending"));
+    let replaced = || {
+        let claims = whole.claims();
+        claims.len() == 1 && claims[0].name_any() != first
+    };
+    assert!(whole.cluster.until(replaced).await, "given up after ten minutes");
+    let second = whole.claims()[0].name_any();
+    whole.until_running(1).await;
+    assert_eq!(whole.claims()[0].name_any(), second, "and it needs no third");
+    whole.cluster.pass(MINUTE * 15).await;
+    whole.cluster.sim(|sim| {
+        assert_eq!(sim.requests_of(&Method::POST, "/nodepool").len(), 1);
+        assert!(sim.requests_of(&Method::PUT, "/nodepool/").is_empty(), "no second increment");
+        assert_eq!(sim.machines().len(), 1);
+    });
+    assert_eq!(whole.running().len(), 1);
+}
+
+#[tokio::test]
+async fn a_machine_that_breaks_is_left_to_mks_for_half_an_hour_and_then_replaced() {
+    let mut options = Options::default();
+    options.feature_gates.node_repair = true;
+    let world = World {
+        delays: Delays::realistic(),
+        ..one_zone()
+    };
+    let whole = Whole::with(world, &["b3-8"], json!({}), options).await;
+    whole.deploy("web", 1, one_cpu(), json!({}));
+    whole.until_running(1).await;
+    whole.cluster.pass(MINUTE * 5).await;
+    let broken = whole.node().name_any();
+    let machine = whole.cluster.sim(|sim| {
+        let id = sim.nodes.keys().next().expect("one").clone();
+        sim.set_status(&id, "ERROR");
+        id
+    });
+    whole.cluster.sandbox.kubelets().freeze(broken.clone());
+    whole.cluster.pass(MINUTE * 30).await;
+    assert!(
+        whole.cluster.sim(|sim| sim.nodes.contains_key(&machine)),
+        "the engine does not remove it, and core waits"
+    );
+    let moved = || matches!(whole.running().as_slice(), [(_, node)] if *node != broken);
+    assert!(whole.cluster.until(moved).await, "{:?}", whole.running());
+    let gone = || whole.cluster.sim(|sim| !sim.nodes.contains_key(&machine));
+    assert!(whole.cluster.until(gone).await);
+    whole.cluster.sim(|sim| {
+        let puts = sim.requests_of(&Method::PUT, "/nodepool/");
+        let named = puts.iter().filter(|put| put.body["nodesToRemove"] == json!([machine]));
+        assert_eq!(named.count(), 1);
+        assert!(sim.unnamed_removals.is_empty());
+        assert_eq!(sim.machines().len(), 1);
+    });
+}
+
+#[tokio::test]
+async fn monthly_billing_with_flavors_that_are_not_sold_by_the_month_explains_itself() {
+    let monthly = json!({"monthlyBilled": true});
+    let whole = Whole::with(World::default(), &["b3-8", "b3-16"], monthly, Options::default()).await;
+    whole.deploy("web", 1, one_cpu(), json!({}));
+    let told = || whole.cluster.was_told("default", "NoFlavorForMonthlyBilling");
+    assert!(whole.cluster.until(told).await, "{:?}", whole.cluster.events("default"));
+    let events = whole.cluster.events("default").join("\n");
+    assert!(events.contains("families b2, c2, d2 and r2"), "{events}");
+    assert_eq!(whole.cluster.condition("Ready").0, "True", "the class is not to blame");
+    whole.cluster.pass(MINUTE * 5).await;
+    let pod = whole.pods()[0].name_any();
+    let events = whole.cluster.events(&pod).join("\n");
+    assert!(events.contains("families b2, c2, d2 and r2"), "{events}");
+    assert!(whole.claims().is_empty() && whole.asked_for().is_empty());
+}
+
+#[tokio::test]
+async fn a_pool_of_spot_machines_launches_nothing_and_its_pods_are_told_that_there_are_none() {
+    let whole = Whole::start(World::default(), &["b3-8"]).await;
+    let spot = json!({"spec": {"template": {"spec": {"requirements": [
+        {"key": "karpenter.sh/capacity-type", "operator": "In", "values": ["spot"]},
+    ]}}}});
+    let objects = whole.cluster.sandbox.objects();
+    objects.patch::<NodePool>("", "default", &spot).expect("accepted");
+    whole.cluster.pass(MINUTE).await;
+    whole.deploy("web", 1, one_cpu(), json!({}));
+    whole.cluster.pass(MINUTE * 5).await;
+    let pod = whole.pods()[0].name_any();
+    for about in ["default", &pod] {
+        let events = whole.cluster.events(about).join("\n");
+        assert!(events.contains("OVHcloud has on-demand machines only"), "{about}: {events}");
+    }
+    assert!(whole.claims().is_empty() && whole.asked_for().is_empty());
+}
+
+#[tokio::test]
+async fn a_claim_whose_machine_vanished_ends_within_seconds_and_not_while_its_node_is_up() {
+    let whole = Whole::start(World::default(), &["b3-8"]).await;
+    whole.deploy("web", 1, one_cpu(), json!({}));
+    whole.until_running(1).await;
+    let (claim, node) = (whole.claims()[0].clone(), whole.node().name_any());
+    whole.cluster.pass(MINUTE * 5).await;
+    // Gone from OVHcloud's lists, and its kubelet still reports.
+    whole.cluster.sim(|sim| sim.vanish(claim.provider_id().expect("launched")));
+    whole.cluster.pass(MINUTE * 2).await;
+    assert_eq!(whole.claims()[0].name_any(), claim.name_any(), "its Node is up");
+    whole.cluster.sandbox.kubelets().freeze(node.clone());
+    let is_down = || whole.nodes().iter().all(|own| own.name_any() != node || !is_ready(own));
+    assert!(whole.cluster.until(is_down).await);
+    let down_at = whole.cluster.clock.now();
+    let ended = || whole.claims().iter().all(|own| own.name_any() != claim.name_any() || own.metadata.deletion_timestamp.is_some());
+    assert!(whole.cluster.until(ended).await);
+    let took = whole.cluster.clock.since(down_at).as_secs();
+    assert!(took <= 10, "{took} s");
+    let moved = || matches!(whole.running().as_slice(), [(_, own)] if *own != node);
+    assert!(whole.cluster.until(moved).await, "{:?}", whole.running());
+}
+
+fn is_ready(node: &Node) -> bool {
+    let conditions = node.status.as_ref().and_then(|status| status.conditions.as_ref());
+    let mut conditions = conditions.into_iter().flatten();
+    conditions.any(|own| own.type_ == "Ready" && own.status == "True")
 }

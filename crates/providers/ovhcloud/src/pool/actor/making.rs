@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use karpenter_cloud::{Deletion, clock::later, events::Announcement};
+use karpenter_cloud::{clock::later, events::Announcement};
 
 use super::{Actor, Next, Outcome, Reading, Remembered};
 use crate::{
@@ -22,9 +22,6 @@ impl Shared {
         actor: &Actor,
         memory: &mut Remembered,
     ) -> Result<Option<Next>, ApiError> {
-        for node in actor.wanted() {
-            actor.settle(&node, Deletion::Gone);
-        }
         let waiting: Vec<String> = self
             .ledger
             .of_pool(&actor.name, None)
@@ -128,7 +125,11 @@ impl Shared {
     /// Deletes the pool if it is empty and nobody has a place in it. Answers whether it was.
     pub(in crate::pool) async fn delete_if_empty(&self, actor: &Actor) -> Result<bool, ApiError> {
         let api = self.api()?;
+        let _alone = actor.alone.lock().await;
         let mut memory = actor.memory.lock().await;
+        if self.is_out_of_office(actor) {
+            return Ok(false);
+        }
         let Reading::Found(pool, nodes) = self.read(&api, actor, &mut memory).await? else {
             return Ok(false);
         };

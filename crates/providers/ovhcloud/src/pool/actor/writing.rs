@@ -104,7 +104,7 @@ impl Shared {
             self.tell_of_write(pool, plan, &write).await;
             if let Write::Remove { nodes, .. } = &write {
                 for node in nodes {
-                    actor.settle(node, Deletion::InProgress);
+                    actor.settle(&pool.id, node, Deletion::InProgress);
                 }
             }
         }

@@ -23,8 +23,11 @@ impl Shared {
         self.started(actor, ask)
     }
 
-    fn started<T>(self: &Arc<Self>, actor: Actor, ask: impl FnOnce(&Arc<Actor>) -> T) -> T {
+    fn started<T>(self: &Arc<Self>, mut actor: Actor, ask: impl FnOnce(&Arc<Actor>) -> T) -> T {
         let mut actors = self.actors.lock();
+        if let Some(beside) = actors.values().find(|other| other.name == actor.name) {
+            actor.alone = beside.alone.clone();
+        }
         let actor = actors.entry(actor.key().to_owned()).or_insert_with(|| {
             let actor = Arc::new(actor);
             let (shared, run) = (self.clone(), actor.clone());

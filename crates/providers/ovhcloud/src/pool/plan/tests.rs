@@ -403,3 +403,18 @@ fn claims_that_wait_for_a_blocked_machine_are_named() {
     let plan = case.plan(0);
     assert_eq!((plan.blocked, plan.write), (vec!["1".to_owned()], None));
 }
+
+#[test]
+fn a_claim_whose_machine_is_missing_from_two_listings_has_lost_it() {
+    let mut case = Case::new(2).node("b", "READY").claim("1", Some("a")).claim("2", Some("b"));
+    assert!(case.plan(0).vanished.is_empty(), "one listing proves nothing");
+    assert!(case.plan(9).vanished.is_empty());
+    let plan = case.plan(10);
+    assert_eq!((plan.vanished, plan.sets.missing), (vec!["1".to_owned()], 1));
+    let mut case = case.node("a", "READY");
+    assert!(case.plan(11).vanished.is_empty(), "it is back");
+    case.nodes.retain(|node| node.id != "a");
+    assert!(case.plan(12).vanished.is_empty(), "and is given the same time again");
+    case.claims[0].deleting = true;
+    assert!(case.plan(60).vanished.is_empty(), "it ends anyway");
+}
