@@ -1,4 +1,4 @@
-//! `karpenter ovhcloud credentials` against the simulated API: it asks for exactly the eight rights, and checks a key's rules.
+//! `karpenter ovhcloud` against the simulated API: it asks for exactly the eight rights, checks a key's rules, and probes.
 
 use std::net::SocketAddr;
 use std::process::{Command, Output};
@@ -14,9 +14,13 @@ use serde_json::json;
 
 /// Runs the command with the usual keys in its environment; the API is served by this process meanwhile.
 async fn credentials(endpoint: &str, arguments: &[&str], environment: &[(&str, &str)]) -> Output {
+    ovhcloud("credentials", endpoint, arguments, environment).await
+}
+
+async fn ovhcloud(name: &str, endpoint: &str, arguments: &[&str], environment: &[(&str, &str)]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_karpenter"));
     command
-        .args(["ovhcloud", "credentials"])
+        .args(["ovhcloud", name])
         .args(["--service-name", SERVICE_NAME, "--kube-id", KUBE_ID])
         .args(arguments)
         .env("OVH_ENDPOINT", endpoint)
@@ -139,7 +143,11 @@ async fn the_key_of_a_secret_is_checked_at_the_endpoint_that_it_names() {
     let explicit = ["--check", "--secret", "default/keys", "--endpoint", &other.endpoint()];
     let (code, text) = told(&credentials("ovh-us", &explicit, &elsewhere).await);
     assert_eq!(code, Some(0), "{text}");
-    assert_eq!(sim.with(|sim| sim.requests.len()), asked, "the Secret's endpoint is left alone");
+    assert_eq!(
+        sim.with(|sim| sim.requests.len()),
+        asked,
+        "the Secret's endpoint is left alone"
+    );
     let cluster = format!("/kube/{KUBE_ID}");
     let reads = other.with(|sim| sim.requests_of(&Method::GET, &cluster));
     let of_cluster = reads.iter().filter(|own| own.path.ends_with(&cluster));
@@ -169,7 +177,10 @@ async fn an_api_that_fails_is_not_a_key_that_is_refused() {
     sim.with(|sim| sim.faults.push(HttpFault::server_error(Method::GET, "/flavors")));
     let (code, text) = told(&credentials(&sim.endpoint(), &["--check"], &[]).await);
     assert_eq!(code, Some(3), "{text}");
-    assert!(text.contains("ok    node pools"), "what was found before is told: {text}");
+    assert!(
+        text.contains("ok    node pools"),
+        "what was found before is told: {text}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -184,4 +195,45 @@ async fn an_application_key_on_the_command_line_goes_before_the_environments() {
     assert_eq!(code, Some(2), "a Secret has its own: {text}");
     let (code, text) = told(&credentials(&sim.endpoint(), &["--application-key", "two\nlines"], &[]).await);
     assert_eq!(code, Some(2), "no header can hold it: {text}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_probe_reads_and_asks_before_it_spends() {
+    let sim = simulated(rules_that_can_be_read()).await;
+    sim.with(|sim| sim.foreign_pool("theirs", 2));
+    let nowhere = [("KUBECONFIG", "/nonexistent/kubeconfig")];
+    let output = ovhcloud("probe", &sim.endpoint(), &["-o", "json"], &nowhere).await;
+    assert_eq!(output.status.code(), Some(0), "{}", told(&output).1);
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["apiVersion"], "karpenter-rs/ovhcloud-probe/v1");
+    let answers = report["answers"].as_array().unwrap();
+    let about = |word: &str| {
+        let own = answers
+            .iter()
+            .find(|own| own["question"].as_str().unwrap().contains(word));
+        own.unwrap_or_else(|| panic!("{word}: {report}")).clone()
+    };
+    assert_eq!(about("How many node pools")["answer"], "1 and 2");
+    assert_eq!(about("own rules")["answer"], "yes: 9 rules");
+    assert!(about("memory")["unknown"].as_str().unwrap().contains("KUBECONFIG"));
+
+    // Nobody is there to say yes.
+    let (code, text) = told(&ovhcloud("probe", &sim.endpoint(), &["--create-pool"], &nowhere).await);
+    assert_eq!(code, Some(1), "{text}");
+    assert!(
+        text.contains("3 machines of flavor c3-4 in eu-west-par-a, about 0.14 EUR"),
+        "{text}"
+    );
+    assert!(text.contains("not agreed to; nothing was made"), "{text}");
+    let unknown = ["--create-pool", "--flavor", "b9-1", "--yes"];
+    let (code, text) = told(&ovhcloud("probe", &sim.endpoint(), &unknown, &nowhere).await);
+    assert_eq!(code, Some(2), "{text}");
+    assert!(
+        sim.with(|sim| sim.requests.iter().all(|own| own.method == Method::GET)),
+        "nothing is written"
+    );
+
+    sim.with(|sim| sim.faults.push(HttpFault::server_error(Method::GET, "/nodepool")));
+    let (code, text) = told(&ovhcloud("probe", &sim.endpoint(), &[], &nowhere).await);
+    assert_eq!(code, Some(3), "{text}");
 }

@@ -1,7 +1,7 @@
 //! Finds out how a NodeClass reaches its cluster: credentials, endpoint, cluster, region and zones.
 
 mod detect;
-mod zones;
+pub(crate) mod zones;
 
 use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
 

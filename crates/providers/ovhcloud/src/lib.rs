@@ -7,6 +7,7 @@
 
 pub mod catalogue;
 pub mod client;
+pub mod contract;
 pub mod directory;
 pub mod events;
 mod gpus;

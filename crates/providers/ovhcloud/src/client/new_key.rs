@@ -72,7 +72,9 @@ pub async fn request_key(
     let answer = sent.await.map_err(|error| {
         let kind = match &error {
             HttpError::Build(_) => ApiErrorKind::Invalid,
-            HttpError::NotSent { .. } | HttpError::Unknown { .. } | HttpError::TooLong { .. } => ApiErrorKind::Transport,
+            HttpError::NotSent { .. } | HttpError::Unknown { .. } | HttpError::TooLong { .. } => {
+                ApiErrorKind::Transport
+            }
         };
         failed(kind, error.to_string())
     })?;

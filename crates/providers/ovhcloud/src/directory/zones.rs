@@ -20,6 +20,12 @@ const THREE_ZONES: [(&str, [&str; 3]); 2] = [
 /// What one-zone regions call theirs.
 const ONE_ZONE: &str = "nova";
 
+/// The zones of a region that is known to have several.
+pub(crate) fn known(region: &str) -> Option<&'static [&'static str; 3]> {
+    let known = THREE_ZONES.iter().find(|(own, _)| own.eq_ignore_ascii_case(region));
+    known.map(|(_, zones)| zones)
+}
+
 /// The zones to launch in: those of the region, restricted to what the class asks for.
 pub(super) async fn zones(
     asked: &[String],
@@ -32,9 +38,7 @@ pub(super) async fn zones(
         .iter()
         .filter_map(|node| node.metadata.labels.as_ref()?.get(labels::ZONE).cloned())
         .collect();
-    let built_in = THREE_ZONES
-        .iter()
-        .find(|(region, _)| region.eq_ignore_ascii_case(&cluster.region));
+    let built_in = known(&cluster.region);
     let mut seen = own.clone();
     // Only a region that may have several zones is worth asking about those of its pools.
     if probe.region_zones.is_empty() && built_in.is_none() {
@@ -44,13 +48,7 @@ pub(super) async fn zones(
             .map_err(|error| Problem::of(error, condition::CLUSTER_READY, "ClusterNotFound"))?;
         seen.extend(pools.iter().filter_map(|pool| pool.zone().map(str::to_owned)));
     }
-    choose(
-        asked,
-        &probe.region_zones,
-        built_in.map(|(_, zones)| zones),
-        &seen,
-        &own,
-    )
+    choose(asked, &probe.region_zones, built_in, &seen, &own)
 }
 
 fn choose(

@@ -115,7 +115,9 @@ enum Reading {
     /// Made a moment ago, and not visible yet.
     Hidden,
     /// There is none of ours. The one that was, until now, is told.
-    Absent { gone: Option<String> },
+    Absent {
+        gone: Option<String>,
+    },
 }
 
 /// More writes than this in one turn are left to the next.
@@ -498,7 +500,11 @@ impl Shared {
         match self.workloads.node(node).await {
             Ok(found) if found.as_ref().is_some_and(is_ready) => {}
             Ok(_) => {
-                tracing::info!(NodeClaim = entry.claim.name, node, "the claim's machine is gone; the claim ends");
+                tracing::info!(
+                    NodeClaim = entry.claim.name,
+                    node,
+                    "the claim's machine is gone; the claim ends"
+                );
                 if let Err(error) = self.ledger.end(&entry.claim).await {
                     tracing::warn!(%error, NodeClaim = entry.claim.name, "a claim without its machine is not ended");
                 }

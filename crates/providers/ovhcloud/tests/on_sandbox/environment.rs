@@ -158,6 +158,11 @@ impl Cluster {
         }
     }
 
+    /// Counts what is under way to the cloud; time stands still meanwhile.
+    pub(crate) fn in_flight(&self) -> InFlight {
+        self.settings.client.in_flight.clone()
+    }
+
     pub(crate) fn provider(&self) -> OvhProvider {
         self.process.lock().provider.clone()
     }

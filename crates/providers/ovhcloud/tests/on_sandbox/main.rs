@@ -13,6 +13,7 @@ mod launching;
 mod limits;
 mod mks;
 mod offers;
+mod probing;
 mod whole;
 mod wire;
 mod with_core;

@@ -374,7 +374,10 @@ async fn a_machine_that_comes_after_its_claim_was_given_up_is_the_replacements()
     let pending = whole.claims()[0].clone();
     let launched = karpenter_api::conditions::StatusConditions::condition(&pending, "Launched");
     let told = launched.expect("judged").clone();
-    assert_eq!((told.status.to_string().as_str(), told.reason.as_str()), ("Unknown", "InstancePending"));
+    assert_eq!(
+        (told.status.to_string().as_str(), told.reason.as_str()),
+        ("Unknown", "InstancePending")
+    );
     let replaced = || {
         let claims = whole.claims();
         claims.len() == 1 && claims[0].name_any() != first
@@ -386,7 +389,10 @@ async fn a_machine_that_comes_after_its_claim_was_given_up_is_the_replacements()
     whole.cluster.pass(MINUTE * 15).await;
     whole.cluster.sim(|sim| {
         assert_eq!(sim.requests_of(&Method::POST, "/nodepool").len(), 1);
-        assert!(sim.requests_of(&Method::PUT, "/nodepool/").is_empty(), "no second increment");
+        assert!(
+            sim.requests_of(&Method::PUT, "/nodepool/").is_empty(),
+            "no second increment"
+        );
         assert_eq!(sim.machines().len(), 1);
     });
     assert_eq!(whole.running().len(), 1);
@@ -460,7 +466,10 @@ async fn a_pool_of_spot_machines_launches_nothing_and_its_pods_are_told_that_the
     let pod = whole.pods()[0].name_any();
     for about in ["default", &pod] {
         let events = whole.cluster.events(about).join("\n");
-        assert!(events.contains("OVHcloud has on-demand machines only"), "{about}: {events}");
+        assert!(
+            events.contains("OVHcloud has on-demand machines only"),
+            "{about}: {events}"
+        );
     }
     assert!(whole.claims().is_empty() && whole.asked_for().is_empty());
 }
@@ -473,14 +482,21 @@ async fn a_claim_whose_machine_vanished_ends_within_seconds_and_not_while_its_no
     let (claim, node) = (whole.claims()[0].clone(), whole.node().name_any());
     whole.cluster.pass(MINUTE * 5).await;
     // Gone from OVHcloud's lists, and its kubelet still reports.
-    whole.cluster.sim(|sim| sim.vanish(claim.provider_id().expect("launched")));
+    whole
+        .cluster
+        .sim(|sim| sim.vanish(claim.provider_id().expect("launched")));
     whole.cluster.pass(MINUTE * 2).await;
     assert_eq!(whole.claims()[0].name_any(), claim.name_any(), "its Node is up");
     whole.cluster.sandbox.kubelets().freeze(node.clone());
     let is_down = || whole.nodes().iter().all(|own| own.name_any() != node || !is_ready(own));
     assert!(whole.cluster.until(is_down).await);
     let down_at = whole.cluster.clock.now();
-    let ended = || whole.claims().iter().all(|own| own.name_any() != claim.name_any() || own.metadata.deletion_timestamp.is_some());
+    let ended = || {
+        whole
+            .claims()
+            .iter()
+            .all(|own| own.name_any() != claim.name_any() || own.metadata.deletion_timestamp.is_some())
+    };
     assert!(whole.cluster.until(ended).await);
     let took = whole.cluster.clock.since(down_at).as_secs();
     assert!(took <= 10, "{took} s");

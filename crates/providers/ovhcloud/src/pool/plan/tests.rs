@@ -406,7 +406,10 @@ fn claims_that_wait_for_a_blocked_machine_are_named() {
 
 #[test]
 fn a_claim_whose_machine_is_missing_from_two_listings_has_lost_it() {
-    let mut case = Case::new(2).node("b", "READY").claim("1", Some("a")).claim("2", Some("b"));
+    let mut case = Case::new(2)
+        .node("b", "READY")
+        .claim("1", Some("a"))
+        .claim("2", Some("b"));
     assert!(case.plan(0).vanished.is_empty(), "one listing proves nothing");
     assert!(case.plan(9).vanished.is_empty());
     let plan = case.plan(10);

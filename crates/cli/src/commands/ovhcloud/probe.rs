@@ -1,0 +1,173 @@
+//! `karpenter ovhcloud probe`: how a real cluster behaves where the documentation is silent.
+
+use std::io::{self, BufRead, Write};
+
+use clap::Args;
+use karpenter_core::clock::Clock;
+use karpenter_ovhcloud::contract::{Answer, Contract, MACHINES, NoTrial, Outcome, Trial};
+use kube::Client;
+use serde_json::json;
+use tokio_util::sync::CancellationToken;
+
+use super::connection::{Place, refused};
+use crate::commands::doctor::Format;
+use crate::error::CliError;
+use crate::terminal::Terminal;
+
+/// Ask a real cluster how it behaves where OVHcloud's documentation is silent, and print a report.
+///
+/// It only reads, unless --create-pool says otherwise: then it makes a node pool of its own, tainted so that nobody's pods run there,
+/// grows it, shrinks it in odd ways, and deletes it in the end, also after Ctrl-C. That costs money, so it says how much and asks first.
+/// Other pools are not touched. Exits with 1 if it may not do something or left something behind, with 3 if OVHcloud can't be reached.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Example:\n  karpenter ovhcloud probe --service-name <project> --kube-id <cluster> --secret karpenter/ovh-credentials\n  \
+                        karpenter ovhcloud probe --service-name <project> --kube-id <cluster> --create-pool --flavor b3-8"
+)]
+pub(super) struct Probe {
+    #[command(flatten)]
+    place: Place,
+    /// The Secret that has the credentials, as NAMESPACE/NAME [default: the environment's OVH_… variables].
+    #[arg(long, value_name = "NAMESPACE/NAME")]
+    secret: Option<String>,
+    /// Try things out on a node pool made for that. Costs money; asks first.
+    #[arg(long)]
+    create_pool: bool,
+    /// The flavor of its machines [default: the cheapest].
+    #[arg(long, value_name = "FLAVOR", requires = "create_pool")]
+    flavor: Option<String>,
+    /// The zone of its machines [default: one that the cluster is known to have].
+    #[arg(long, value_name = "ZONE", requires = "create_pool")]
+    zone: Option<String>,
+    /// Do not ask before spending.
+    #[arg(long, requires = "create_pool")]
+    yes: bool,
+    /// How the report is written.
+    #[arg(short, long, value_name = "FORMAT", default_value = "text")]
+    output: Format,
+}
+
+impl Probe {
+    pub(super) async fn run(&self, terminal: &Terminal) -> Result<(), CliError> {
+        let api = self.place.connect(self.secret.as_deref(), None).await?;
+        let cluster = match Client::try_default().await {
+            Ok(client) => Some(client),
+            Err(error) => {
+                terminal.note(&format!("the cluster's Nodes are not looked at: {error}"));
+                None
+            }
+        };
+        let subsidiary = api.client().endpoint().subsidiary().to_owned();
+        let contract = Contract::new(api, cluster, Clock::system());
+        let mut answers = contract.look().await.map_err(refused)?;
+        let tried = match self.create_pool {
+            true => self.try_out(&contract, &subsidiary, terminal).await,
+            false => Ok(Vec::new()),
+        };
+        // What was seen is worth telling even if nothing may be tried.
+        let (tried, outcome) = match tried {
+            Ok(tried) => (tried, Ok(())),
+            Err(error) => (Vec::new(), Err(error)),
+        };
+        let is_clean = tried.last().is_none_or(|last| matches!(last.outcome, Outcome::Seen(_)));
+        answers.extend(tried);
+        match self.output {
+            Format::Text => write_text(&answers)?,
+            Format::Json => write_json(&answers)?,
+        }
+        outcome?;
+        match is_clean {
+            true => Ok(()),
+            false => Err(CliError::Negative),
+        }
+    }
+
+    async fn try_out(
+        &self,
+        contract: &Contract,
+        subsidiary: &str,
+        terminal: &Terminal,
+    ) -> Result<Vec<Answer>, CliError> {
+        let trial = contract.trial(self.flavor.as_deref(), self.zone.as_deref(), subsidiary);
+        let trial = trial.await.map_err(|error| match error {
+            NoTrial::Api(error) => refused(error),
+            NoTrial::Flavor { .. } => CliError::usage(format!("--flavor: {error}")),
+            NoTrial::NoFlavor => CliError::failed(error.to_string()),
+        })?;
+        terminal.note(&offer(&trial));
+        if !self.yes && !is_agreed()? {
+            return Err(CliError::failed("not agreed to; nothing was made"));
+        }
+        let stop = CancellationToken::new();
+        let interrupted = async {
+            // Without signals nobody can interrupt.
+            if tokio::signal::ctrl_c().await.is_err() {
+                std::future::pending::<()>().await;
+            }
+            terminal.note("stopping; the node pool is being deleted");
+            stop.cancel();
+            std::future::pending::<()>().await;
+        };
+        tokio::select! {
+            answers = contract.try_out(&trial, stop.clone()) => Ok(answers),
+            () = interrupted => Ok(Vec::new()),
+        }
+    }
+}
+
+/// What will be made, and what it costs.
+fn offer(trial: &Trial) -> String {
+    let zone = trial
+        .zone
+        .as_ref()
+        .map(|zone| format!(" in {zone}"))
+        .unwrap_or_default();
+    let cost = match trial.price {
+        Some(price) => format!(
+            "about {:.2} {} for every hour that begins",
+            price * f64::from(MACHINES),
+            trial.currency
+        ),
+        None => "at a price that is not known".to_owned(),
+    };
+    format!(
+        "this makes the node pool {} with {MACHINES} machines of flavor {}{zone}, {cost}; it takes about half an hour and deletes the pool",
+        trial.pool, trial.flavor
+    )
+}
+
+fn is_agreed() -> io::Result<bool> {
+    let mut terminal = io::stderr().lock();
+    write!(terminal, "Type yes to go on: ")?;
+    terminal.flush()?;
+    let mut line = String::new();
+    io::stdin().lock().read_line(&mut line)?;
+    Ok(line.trim() == "yes")
+}
+
+fn write_text(answers: &[Answer]) -> io::Result<()> {
+    let mut output = io::stdout().lock();
+    for answer in answers {
+        let told = match &answer.outcome {
+            Outcome::Seen(seen) => seen.clone(),
+            Outcome::Unknown(why) => format!("not known: {why}"),
+        };
+        writeln!(output, "{}\n  {told}", answer.question)?;
+    }
+    output.flush()
+}
+
+fn write_json(answers: &[Answer]) -> io::Result<()> {
+    let answers: Vec<serde_json::Value> = answers
+        .iter()
+        .map(|answer| match &answer.outcome {
+            Outcome::Seen(seen) => json!({"question": answer.question, "answer": seen}),
+            Outcome::Unknown(why) => json!({"question": answer.question, "answer": null, "unknown": why}),
+        })
+        .collect();
+    let mut output = io::stdout().lock();
+    let report = json!({"apiVersion": "karpenter-rs/ovhcloud-probe/v1", "answers": answers});
+    serde_json::to_writer_pretty(&mut output, &report)?;
+    writeln!(output)?;
+    output.flush()
+}
