@@ -39,6 +39,11 @@ bizflycloud-credentials
 {{- end -}}
 {{- end -}}
 
+{{- /* Whether the webhook is served: "true" or nothing. */ -}}
+{{- define "karpenter.webhook" -}}
+{{- if and .Values.webhook.enabled (eq (include "karpenter.provider" .) "cloudstack") }}true{{ end }}
+{{- end }}
+
 {{- define "karpenter.ovhSecretNamespace" -}}
 {{- default .Release.Namespace .Values.credentials.secretNamespace -}}
 {{- end -}}

@@ -15,7 +15,7 @@ const PROVIDERS: [&str; 4] = ["bizflycloud", "cloudstack", "kwok", "ovhcloud"];
 /// Everything that is off by default and needs no CRD of others.
 const EXTRAS: [&str; 4] = [
     "--set",
-    "dashboards.enabled=true,networkPolicy.enabled=true",
+    "dashboards.enabled=true,networkPolicy.enabled=true,webhook.enabled=true",
     "--set-json",
     EGRESS,
 ];
@@ -35,6 +35,9 @@ pub(crate) fn suite() -> Suite {
             }),
             case("awkward_values_are_rendered_or_refused_with_a_sentence", |_| {
                 Box::pin(async { awkward() })
+            }),
+            case("values_of_the_cloudstack_prototype_render", |_| {
+                Box::pin(async { prototype() })
             }),
             case("every_value_has_an_effect", |_| Box::pin(async { no_dead_values() })),
             case("credentials_appear_in_secrets_only", |_| Box::pin(async { secrets() })),
@@ -175,6 +178,51 @@ fn awkward() -> Result<()> {
     Ok(())
 }
 
+/// Every value that the chart of the Go prototype for CloudStack had, under its own name.
+const PROTOTYPE: &str = r#"
+replicaCount: 1
+image: {repository: registry.example/karpenter, pullPolicy: IfNotPresent, tag: ""}
+imagePullSecrets: []
+nameOverride: ""
+fullnameOverride: ""
+cloudstack: {apiUrl: "https://cloud.example", apiKey: k, secretKey: s, verifySSL: true}
+clusterName: my-cluster
+serviceAccount: {create: true, annotations: {}, name: ""}
+podAnnotations: {}
+podSecurityContext: {fsGroup: 65532, runAsNonRoot: true, runAsUser: 65532, seccompProfile: {type: RuntimeDefault}}
+securityContext: {allowPrivilegeEscalation: false, capabilities: {drop: [ALL]}, readOnlyRootFilesystem: true}
+service: {type: ClusterIP, port: 8080}
+resources: {limits: {cpu: 1000m, memory: 512Mi}, requests: {cpu: 100m, memory: 256Mi}}
+nodeSelector: {}
+tolerations: [{key: CriticalAddonsOnly, operator: Exists}]
+affinity: {}
+logLevel: info
+webhook: {enabled: true, port: 8443}
+"#;
+
+/// What its users have installs unchanged, and becomes ready: probes ask the port that answers.
+fn prototype() -> Result<()> {
+    let helm = Helm::obtain()?;
+    let file = std::env::temp_dir().join(format!("karpenter-prototype-{}.yaml", std::process::id()));
+    std::fs::write(&file, PROTOTYPE)?;
+    let rendered = helm.template(&["--values", &file.to_string_lossy()]);
+    std::fs::remove_file(&file)?;
+    let rendered = rendered?;
+    for expected in [
+        "replicas: 1",
+        "image: registry.example/karpenter:v",
+        "containerPort: 8081",
+        "--provider, cloudstack",
+        "kind: PodDisruptionBudget",
+        "kind: ValidatingWebhookConfiguration",
+        "value: \"8443\"",
+        "leases",
+    ] {
+        ensure!(rendered.contains(expected), "expected {expected:?} in the manifests");
+    }
+    Ok(())
+}
+
 /// Each value, set to something else than its default, changes what is rendered.
 fn no_dead_values() -> Result<()> {
     let helm = Helm::obtain()?;
@@ -280,6 +328,8 @@ fn no_dead_values() -> Result<()> {
                 "cloudstack.account=a",
                 "cloudstack.region=r",
                 "cloudstack.bootstrapTokens=true",
+                "webhook.enabled=true",
+                "webhook.enabled=true,webhook.port=9443",
                 "cloudstack.settings.httpTimeout=9s",
                 "cloudstack.settings.vmMemoryOverheadPercent=0.1",
             ],

@@ -27,6 +27,7 @@ pub mod start;
 pub mod tasks;
 mod termination;
 pub mod unavailable;
+pub mod webhook;
 
 pub use node_class::CloudStackNodeClass;
 pub use provider::CloudStackProvider;

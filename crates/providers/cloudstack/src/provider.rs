@@ -42,6 +42,7 @@ use crate::{
     tasks,
     termination::Destroying,
     unavailable::Unavailable,
+    webhook::Webhook,
 };
 
 /// Launches virtual machines at CloudStack.
@@ -81,6 +82,7 @@ pub(crate) struct Shared {
     pub(crate) reboots: Mutex<std::collections::BTreeSet<String>>,
     /// Since when CloudStack does not answer, by class.
     pub(crate) outages: Mutex<HashMap<String, Timestamp>>,
+    pub(crate) webhook: Mutex<Option<Webhook>>,
 }
 
 /// Worker pools of management servers are small.
@@ -121,6 +123,7 @@ impl CloudStackProvider {
             loose_disks: Mutex::default(),
             reboots: Mutex::default(),
             outages: Mutex::default(),
+            webhook: Mutex::default(),
             kube,
             clock,
             client,

@@ -6,7 +6,7 @@ use karpenter_api::duration::GoDuration;
 use karpenter_cloud::http::{HttpSettings, RateLimit, RetryPolicy, Trust};
 use thiserror::Error;
 
-use crate::{labels::Naming, provider_id::ProviderIdFormat};
+use crate::{labels::Naming, provider_id::ProviderIdFormat, webhook::WebhookSettings};
 
 /// Settings of the provider.
 #[derive(Clone, Debug)]
@@ -35,6 +35,8 @@ pub struct ProviderSettings {
     pub account_change: Switch,
     /// The part of memory that guests do not see.
     pub memory_overhead: f64,
+    /// Off if `None`.
+    pub webhook: Option<WebhookSettings>,
 }
 
 /// Where keys come from.
@@ -127,6 +129,7 @@ impl ProviderSettings {
             sweep_interval: MINUTE,
             account_change: Switch::Off,
             memory_overhead: 0.075,
+            webhook: None,
         }
     }
 
@@ -232,6 +235,7 @@ impl ProviderSettings {
             read.wrong
                 .push("VM_MEMORY_OVERHEAD_PERCENT must be at least 0 and less than 1".to_owned());
         }
+        settings.webhook = read.webhook();
         if read.wrong.is_empty() {
             Ok(settings)
         } else {
@@ -252,6 +256,27 @@ struct Reading<'a> {
 }
 
 impl Reading<'_> {
+    fn webhook(&mut self) -> Option<WebhookSettings> {
+        let port = self.text("CLOUDSTACK_WEBHOOK_PORT")?;
+        let certificates = self.text("CLOUDSTACK_WEBHOOK_CERTIFICATES");
+        if certificates.is_none() {
+            let sentence =
+                "CLOUDSTACK_WEBHOOK_PORT needs CLOUDSTACK_WEBHOOK_CERTIFICATES, a folder with tls.crt and tls.key";
+            self.wrong.push(sentence.to_owned());
+        }
+        match port.parse() {
+            Ok(port) => Some(WebhookSettings {
+                port,
+                certificates: certificates?.into(),
+            }),
+            Err(_) => {
+                self.wrong
+                    .push(format!("CLOUDSTACK_WEBHOOK_PORT {port:?} is not a port"));
+                None
+            }
+        }
+    }
+
     fn text(&self, name: &str) -> Option<String> {
         let value = (self.lookup)(name)?.trim().to_owned();
         (!value.is_empty()).then_some(value)
@@ -424,6 +449,27 @@ mod tests {
     fn a_mounted_secret_replaces_the_keys() {
         let settings = read(&[("CLUSTER_NAME", "blue"), ("CLOUDSTACK_CREDENTIALS_DIR", "/keys")]).expect("valid");
         assert_eq!(settings.credentials, CredentialsFrom::Directory("/keys".into()));
+    }
+
+    #[test]
+    fn a_webhook_needs_a_port_and_a_certificate() {
+        assert_eq!(with(&[]).expect("valid").webhook, None);
+        let both = [
+            ("CLOUDSTACK_WEBHOOK_PORT", "8443"),
+            ("CLOUDSTACK_WEBHOOK_CERTIFICATES", "/tls"),
+        ];
+        let wanted = WebhookSettings {
+            port: 8443,
+            certificates: "/tls".into(),
+        };
+        assert_eq!(with(&both).expect("valid").webhook, Some(wanted));
+        let alone = with(&both[..1]).expect_err("no certificate");
+        assert!(
+            alone.to_string().contains("a folder with tls.crt and tls.key"),
+            "{alone}"
+        );
+        let wrong = with(&[("CLOUDSTACK_WEBHOOK_PORT", "http"), both[1]]).expect_err("no port");
+        assert!(wrong.to_string().contains("is not a port"), "{wrong}");
     }
 
     #[test]

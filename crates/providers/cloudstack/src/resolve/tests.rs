@@ -50,7 +50,7 @@ fn lists() -> Lists {
         .into(),
         networks: [("z1".to_owned(), of(json!([
             {"id": "n1", "name": "net", "type": "Isolated", "state": "Allocated", "canusefordeploy": true, "traffictype": "Guest",
-                "service": [{"name": "UserData"}], "tags": [{"key": "a", "value": "1"}, {"key": "b", "value": "2"}]},
+                "service": [{"name": "UserData"}], "tags": [{"key": "a", "value": "1"}, {"key": "b", "value": "2"}, {"key": "c", "value": "3"}]},
             {"id": "n2", "name": "l2", "type": "L2", "state": "Allocated", "canusefordeploy": true, "traffictype": "Guest", "tags": [{"key": "a", "value": "1"}]},
         ])))]
         .into(),
@@ -161,6 +161,12 @@ fn a_fresh_network_is_usable_and_all_its_tags_must_match() {
     assert_eq!(
         ids(json!({"networkSelectorTerms": [{"tags": {"a": "1", "b": "2"}}]})),
         ["n1"]
+    );
+    let three = |last: &str| json!({"networkSelectorTerms": [{"tags": {"a": "1", "b": "2", "c": last}}]});
+    assert_eq!(ids(three("3")), ["n1"]);
+    assert!(
+        ids(three("4")).is_empty(),
+        "the server would have found it by any of them"
     );
     assert_eq!(
         ids(json!({"networkSelectorTerms": [{"tags": {"a": "*"}}]})),

@@ -418,6 +418,8 @@ impl State {
     /// A job as `queryAsyncJobResult` shows it.
     pub(super) fn show_job(&self, job: &Job, asks: Role) -> Value {
         let owner = self.account(&job.account);
+        // The server tells its own time.
+        let date = |at: Timestamp| date(at + self.settings.clock_ahead);
         let field = |read: fn(&super::state::Account) -> &str| owner.map(read).unwrap_or_default().to_owned();
         let mut shown = json!({
             "accountid": field(|own| &own.id), "account": job.account, "domainid": field(|own| &own.domain_id),

@@ -121,9 +121,10 @@ async fn a_server_that_hides_its_version_is_taken_for_an_old_one() {
 }
 
 #[tokio::test]
-async fn a_launch_killed_at_any_exchange_has_each_disk_once_or_none_in_the_end() {
-    let cloud = Cloud::with(old(), two_disks()).await;
-    let points = (0..60).flat_map(|after| [(after, FaultKind::HangBefore), (after, FaultKind::HangAfter)]);
+async fn a_launch_killed_while_its_disk_is_brought_has_it_once_or_not_at_all() {
+    let cloud = Cloud::with(old(), json!({"dataDisks": [{"offering": "data-10", "deviceID": 2}]})).await;
+    // Killed before, it is a launch like every other; see `crashes`.
+    let points = (8..40).flat_map(|after| [(after, FaultKind::HangBefore), (after, FaultKind::HangAfter)]);
     let mut killed = 0;
     for (number, (after, kind)) in (1..).zip(points) {
         let claim = cloud.stored(&claim(number, "1", json!([])));
@@ -144,7 +145,7 @@ async fn a_launch_killed_at_any_exchange_has_each_disk_once_or_none_in_the_end()
             restarted.create(&claim).await.expect("continued");
             let found = disks(&cloud).await;
             let attached = found.iter().filter(|own| own.virtualmachineid.is_some()).count();
-            assert_eq!((attached, found.len()), (2, 2), "killed {kind:?} exchange {after}");
+            assert_eq!((attached, found.len()), (1, 1), "killed {kind:?} exchange {after}");
         }
         abandon(&cloud, &claim).await;
         if finished {
@@ -161,7 +162,7 @@ async fn a_launch_killed_at_any_exchange_has_each_disk_once_or_none_in_the_end()
         }
         assert_eq!(disks(&cloud).await, [], "killed {kind:?} exchange {after}");
     }
-    assert!(killed > 40, "only {killed} kills were tried");
+    assert!(killed >= 10, "only {killed} kills were tried");
     assert!(cloud.live().is_empty());
     assert_eq!(cloud.simulator.violations(), [""; 0]);
 }

@@ -7,7 +7,10 @@ use karpenter_cloudstack::{
 };
 use serde_json::json;
 
-use crate::environment::{Cloud, claim};
+use crate::{
+    environment::{Cloud, claim},
+    lifecycle::terminate,
+};
 
 async fn reason(cloud: &Cloud, claim: &karpenter_api::NodeClaim) -> Option<String> {
     cloud
@@ -79,6 +82,28 @@ async fn changes_by_hand_that_matter_are_drift_and_others_are_not() {
         own.cpu = 32;
     });
     assert_eq!(reason(&cloud, &claim).await.as_deref(), Some("ServiceOfferingDrift"));
+}
+
+#[tokio::test]
+async fn a_zone_that_is_renamed_neither_loses_nor_drifts_its_machines() {
+    let zone = Seed::default().catalogue.zones[0]["name"].clone();
+    assert_eq!(zone, "zone-1");
+    let seed = Seed::default();
+    let id = seed.catalogue.zones[0]["id"].clone();
+    let network = json!([{"name": "nodes-zone-1"}]);
+    let cloud = Cloud::with(seed, json!({"zones": [id], "networkSelectorTerms": network})).await;
+    let claim = cloud.launch(&claim(1, "1", json!([]))).await;
+    cloud.simulator.operate(|operator| {
+        let catalogue = operator.catalogue();
+        catalogue.zones[0]["name"] = json!("renamed");
+    });
+    cloud.resolve().await;
+    assert_eq!(reason(&cloud, &claim).await, None);
+    let listed = cloud.provider.list().await.expect("a list");
+    assert_eq!(listed.len(), 1);
+    assert_eq!(Some(listed[0].provider_id.as_str()), claim.provider_id());
+    terminate(&cloud, &claim).await;
+    assert!(cloud.live().is_empty());
 }
 
 #[tokio::test]

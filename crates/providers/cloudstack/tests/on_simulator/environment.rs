@@ -107,7 +107,12 @@ impl Cloud {
 
     /// A provider that reaches CloudStack in another way.
     pub(crate) fn provider_of(&self, keys: Keys, trust: Trust) -> CloudStackProvider {
-        let mut settings = self.settings.clone();
+        self.provider_with(keys, trust, self.settings.clone())
+    }
+
+    /// A provider with other settings.
+    pub(crate) fn provider_with(&self, keys: Keys, trust: Trust, settings: ProviderSettings) -> CloudStackProvider {
+        let mut settings = settings;
         settings.http.trust = trust;
         provider_of(&self.sandbox, keys, self.clock.clock(), &settings)
     }

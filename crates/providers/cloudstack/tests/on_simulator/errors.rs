@@ -176,6 +176,7 @@ async fn wrong_keys_are_told_on_the_class() {
 #[tokio::test]
 async fn an_outage_changes_nothing_for_five_minutes_and_is_unknown_then() {
     let cloud = Cloud::start().await;
+    let launched = cloud.launch(&claim(1, "1", json!([]))).await;
     let fresh = cloud.new_provider().await;
     cloud.simulator.inject(Fault::everything(FaultKind::Page(503)));
     fresh.reconcile_class("default").await.expect("reconciled");
@@ -187,9 +188,14 @@ async fn an_outage_changes_nothing_for_five_minutes_and_is_unknown_then() {
     let found = condition(&cloud, "ZoneReady");
     assert!(found.is_unknown());
     assert_eq!(found.reason, "CloudStackUnavailable");
+    fresh
+        .is_drifted(&launched)
+        .await
+        .expect_err("an outage is not drift, and not its absence");
     cloud.simulator.heal();
     fresh.reconcile_class("default").await.expect("reconciled");
     assert!(cloud.class().is_ready(), "it heals by itself");
+    assert_eq!(fresh.is_drifted(&launched).await.expect("readable"), None);
 }
 
 #[tokio::test]

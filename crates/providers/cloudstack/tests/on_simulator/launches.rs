@@ -60,7 +60,9 @@ async fn a_launch_without_capacity_goes_on_with_the_next_type_under_another_name
     let names: Vec<&str> = machines.iter().map(|own| own.name.as_str()).collect();
     assert_eq!(names, ["karpenter-default-00001", "karpenter-default-00001-2"]);
     cloud.pass(Duration::from_secs(10)).await;
-    assert_eq!(cloud.live().len(), 1, "the failed record is destroyed");
+    let states: Vec<MachineState> = cloud.simulator.machines_ever().iter().map(|own| own.state).collect();
+    let wanted = [MachineState::Expunging, MachineState::Running];
+    assert_eq!(states, wanted, "the failed record is destroyed");
     assert!(
         availability(&cloud, "small").await.contains(&false),
         "what was refused is not offered"
@@ -70,6 +72,42 @@ async fn a_launch_without_capacity_goes_on_with_the_next_type_under_another_name
         !availability(&cloud, "small").await.contains(&false),
         "it is offered again after three minutes"
     );
+}
+
+#[tokio::test]
+async fn a_start_that_every_host_refuses_counts_as_missing_capacity() {
+    let cloud = Cloud::start().await;
+    cloud
+        .simulator
+        .operate(|operator| operator.settings().starts_fail = true);
+    let wanted = json!([{"key": INSTANCE_TYPE, "operator": "In", "values": ["small"]}]);
+    let error = cloud
+        .provider
+        .create(&claim(1, "500m", wanted))
+        .await
+        .expect_err("no host takes it");
+    assert_eq!(error.launch_effect(), LaunchEffect::DeleteForCapacity, "{error}");
+    assert!(
+        !availability(&cloud, "small").await.contains(&true),
+        "it rests in both zones"
+    );
+    assert!(availability(&cloud, "large").await.contains(&true));
+}
+
+#[tokio::test]
+async fn what_affinity_groups_leave_no_room_for_is_still_offered_to_classes_without_them() {
+    let cloud = Cloud::with(Seed::default(), json!({"affinityGroups": {"managed": {}}})).await;
+    let text = "No destination found for a deployment, Please check the affinity groups provided".to_owned();
+    cloud
+        .simulator
+        .inject(Fault::new("deployVirtualMachine", FaultKind::FailJob(533, text)));
+    let wanted = json!([{"key": INSTANCE_TYPE, "operator": "In", "values": ["small"]}]);
+    let launched = cloud.provider.create(&claim(1, "500m", wanted)).await;
+    launched.expect_err("no host is apart enough");
+    assert!(!availability(&cloud, "small").await.contains(&true));
+    cloud.simulator.heal();
+    cloud.apply_class(json!({})).await;
+    assert!(!availability(&cloud, "small").await.contains(&false));
 }
 
 #[tokio::test]
@@ -257,7 +295,12 @@ async fn an_exhausted_network_is_found_out_and_avoided() {
     assert_eq!(error.launch_effect(), LaunchEffect::DeleteForCapacity);
     assert!(error.to_string().contains("has no free address; enlarge it"), "{error}");
     cloud.pass(Duration::from_secs(10)).await;
-    assert!(cloud.live().is_empty());
+    let records = cloud.simulator.machines_ever();
+    assert!(!records.is_empty(), "the server stored a record all the same");
+    assert!(
+        records.iter().all(|own| own.state == MachineState::Expunging),
+        "and none of them stays: {records:?}"
+    );
 }
 
 #[tokio::test]

@@ -18,5 +18,6 @@ mod scale;
 mod spec_examples;
 mod transport;
 mod upkeep;
+mod webhook;
 mod whole;
 mod with_core;

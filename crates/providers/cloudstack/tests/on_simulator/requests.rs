@@ -237,6 +237,23 @@ async fn a_newer_template_of_another_architecture_is_not_chosen_for_a_pod_that_c
 }
 
 #[tokio::test]
+async fn a_public_template_of_another_account_is_used_although_nobody_tells_its_status() {
+    let mut seed = Seed::default();
+    for template in &mut seed.catalogue.templates {
+        template["account"] = json!("other");
+        template["ispublic"] = json!(true);
+        template.as_object_mut().expect("an object").remove("status");
+    }
+    let cloud = Cloud::with(seed, json!({})).await;
+    cloud
+        .provider
+        .create(&claim(1, "1", json!([])))
+        .await
+        .expect("launched");
+    assert_eq!(cloud.live().len(), 1);
+}
+
+#[tokio::test]
 async fn offerings_whose_names_make_the_same_label_are_told_apart_by_their_ids() {
     let mut seed = Seed::default();
     let named = |name: &str, id: &str| {

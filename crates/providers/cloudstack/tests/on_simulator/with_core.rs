@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use karpenter_api::labels::{INSTANCE_TYPE, NODEPOOL};
 use karpenter_cloudstack::{
+    CloudStackNodeClass,
     settings::Switch,
     sim::{Seed, seed},
 };
@@ -192,6 +193,26 @@ spec:
         let tag = (tag.0.to_owned(), tag.1.to_owned());
         assert!(machine.tags.contains(&tag), "{tag:?} of {:?}", machine.tags);
     }
+    let node = whole.nodes().remove(0);
+    for label in [
+        "network-name",
+        "network-id",
+        "disk-offering-id",
+        "service-offering-name",
+        "template-name",
+    ] {
+        let label = format!("karpenter.k8s.cloudstack/{label}");
+        assert!(node.labels().contains_key(&label), "{label} of {:?}", node.labels());
+    }
+    let class: CloudStackNodeClass = whole.sandbox.objects().get("", "default").expect("the class");
+    let offered: Vec<String> = class
+        .status
+        .expect("a status")
+        .service_offerings
+        .into_iter()
+        .map(|own| own.name)
+        .collect();
+    assert_eq!(offered, ["Large Instance", "Medium Instance"]);
     let volumes = whole.simulator.volumes();
     assert!(
         volumes
@@ -320,32 +341,38 @@ async fn a_claim_without_capacity_asks_once_for_each_offering_and_is_never_launc
 
 #[tokio::test]
 async fn a_used_up_quota_is_told_on_the_claim_and_on_its_pods() {
-    for (resource, reasons) in [
-        ("user_vm", ["QuotaExceeded", "InsufficientCapacityError"].as_slice()),
-        ("cpu", ["InsufficientCapacityError"].as_slice()),
-    ] {
-        let whole = Whole::start(discoverable(&SIZES), |settings| settings.quota_preflight = Switch::Off).await;
-        let limit = if resource == "cpu" { 1 } else { 0 };
+    let whole = Whole::start(discoverable(&SIZES), |settings| settings.quota_preflight = Switch::Off).await;
+    let limit = |resource: &str, most: i64| {
         whole
             .simulator
-            .operate(|operator| operator.limit(seed::ACCOUNT, resource, limit));
-        whole.apply(QUICK_CLASS);
-        whole.apply(QUICK_POOL);
-        whole.apply(&pod("web", "1", json!({})));
+            .operate(|operator| operator.limit(seed::ACCOUNT, resource, most));
+    };
+    limit("user_vm", 0);
+    whole.apply(QUICK_CLASS);
+    whole.apply(QUICK_POOL);
+    for (resource, pod_name, reasons) in [
+        (
+            "user_vm",
+            "web",
+            ["QuotaExceeded", "InsufficientCapacityError"].as_slice(),
+        ),
+        ("cpu", "db", ["InsufficientCapacityError"].as_slice()),
+    ] {
+        whole.apply(&pod(pod_name, "1", json!({})));
         let sentence = format!("the quota of {resource} is reached; raise the limit or free some");
         let told = |whole: &Whole| {
             let of = |event: &String| event.contains(&sentence).then(|| event.clone());
             whole.told().iter().filter_map(of).collect::<BTreeSet<String>>()
         };
-        whole
-            .until("it is told", |whole| {
-                told(whole).iter().any(|event| event.starts_with("Pod/web"))
-            })
-            .await;
+        let of_pod = format!("Pod/{pod_name}");
+        let is_told = |whole: &Whole| told(whole).iter().any(|event| event.starts_with(&of_pod));
+        whole.until("it is told", is_told).await;
         let told = told(&whole);
         for reason in reasons {
             let is_it = |event: &String| event.starts_with("NodeClaim/") && event.contains(reason);
             assert!(told.iter().any(is_it), "{resource}, {reason}: {told:#?}");
         }
+        limit("user_vm", -1);
+        limit("cpu", 1);
     }
 }
