@@ -330,7 +330,7 @@ impl Cluster {
     pub fn facts(&self) -> Facts {
         let now = self.clock.now();
         let mut inner = self.inner.write();
-        let facts = inner.facts(now);
+        let facts = inner.facts(now, later(now, self.nomination));
         // Pods that are expected to be refused are first seen to need a node when a plan is made for them.
         facts
             .pending

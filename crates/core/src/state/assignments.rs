@@ -105,6 +105,11 @@ impl Assignments {
         self.by_pod.get(pod).is_some_and(|(assigned, _)| **assigned == *uid)
     }
 
+    /// Whether any pod waits for the claim.
+    pub(super) fn is_awaited(&self, claim: &str) -> bool {
+        self.by_claim.contains_key(claim)
+    }
+
     pub(super) fn pods_of(&self, claim: &str) -> Vec<AssignedPod> {
         let pods = self.by_claim.get(claim).map(|entry| &entry.pods);
         pods.into_iter()

@@ -42,8 +42,11 @@ pub struct Pending {
 
 impl Inner {
     /// Nodes are read before pods (scheduling.md §3.5); under one lock both are of the same moment anyway.
-    pub(super) fn facts(&mut self, now: Timestamp) -> Facts {
+    ///
+    /// Machines that pods wait for are nominated until `expected`.
+    pub(super) fn facts(&mut self, now: Timestamp, expected: Timestamp) -> Facts {
         self.note_ready_claims(now);
+        self.nominate_awaited(expected);
         self.assignments.expire(now, PATIENCE);
         self.release_displaced();
         let mut nodes: Vec<Arc<Node>> = Vec::with_capacity(self.machines.len());
@@ -90,6 +93,17 @@ impl Inner {
                 && machine.view.is_initialized()
             {
                 self.assignments.claim_ready(claim, now);
+            }
+        }
+    }
+
+    /// Keeps a machine from being taken for empty while the scheduler has not got round to the pods that it was bought for, and for
+    /// a while after they have been given up on: the next plan may send them there again.
+    fn nominate_awaited(&mut self, until: Timestamp) {
+        for machine in self.machines.values_mut() {
+            let claim = machine.view.node_claim.as_deref();
+            if claim.is_some_and(|claim| self.assignments.is_awaited(claim)) {
+                machine.nominated_until = machine.nominated_until.max(Some(until));
             }
         }
     }

@@ -509,6 +509,34 @@ fn waiting_pods_take_room_on_the_machine_that_comes_up_and_are_planned_anew_if_t
 }
 
 #[test]
+fn a_machine_that_pods_wait_for_is_nominated_and_a_while_longer() {
+    let world = world();
+    world.pod("a", "1", "", none());
+    world.claim("c", "p://1", none(), json!([]));
+    let pod = world.state.facts().pending[0].entry.pod.clone();
+    world.state.assign("c", &[pod]);
+    world.node("n", "p://1", initialized(), json!([]));
+    let nominated = || {
+        let machine = world.state.machine("p://1").unwrap();
+        machine.is_nominated(world.manual.clock().now())
+    };
+    world.state.facts();
+    world.manual.advance(Duration::from_secs(20));
+    assert!(!nominated(), "nobody has looked since");
+    world.state.facts();
+    assert!(nominated());
+    assert!(
+        world.state.pods_assigned_to("c").is_empty(),
+        "given up on by the same look"
+    );
+    world.manual.advance(Duration::from_secs(19));
+    world.state.facts();
+    assert!(nominated(), "the plan that follows may send them there again");
+    world.manual.advance(Duration::from_secs(1));
+    assert!(!nominated());
+}
+
+#[test]
 fn a_created_claim_counts_before_the_watch_shows_it_and_can_be_forgotten() {
     let world = world();
     let claim: NodeClaim = serde_json::from_value(json!({ "apiVersion": "karpenter.sh/v1", "kind": "NodeClaim",

@@ -323,6 +323,27 @@ async fn nodes_that_emptied_earlier_do_not_wait_for_those_that_emptied_later() {
     assert!(cluster.is_leaving("b"));
 }
 
+#[tokio::test]
+async fn a_node_waits_for_the_pods_that_it_was_bought_for_however_busy_the_scheduler_is() {
+    let cluster = Cluster::start().await;
+    cluster.open_pool(consolidate_empty()).await;
+    cluster
+        .apply(
+            "{apiVersion: v1, kind: Pod, metadata: {name: web, namespace: default}, \
+              spec: {containers: [{name: c, image: i, resources: {requests: {cpu: '1'}}}]}, \
+              status: {phase: Pending, conditions: [{type: PodScheduled, status: 'False', reason: Unschedulable}]}}",
+        )
+        .await;
+    cluster.seconds(5).await;
+    let bought = cluster.claims_but(&[]);
+    assert_eq!(bought.len(), 1);
+    for _ in 0..24 {
+        cluster.seconds(5).await;
+        let name = bought[0].metadata.name.as_deref().unwrap();
+        assert!(!cluster.is_leaving(name) && cluster.claims_but(&[name]).is_empty());
+    }
+}
+
 /// Two nodes that hold one small pod each, in a pool that consolidates.
 async fn underused() -> Cluster {
     let cluster = Cluster::start().await;
