@@ -48,6 +48,15 @@ fn replicas_stand_apart_and_off_the_nodes_that_they_manage() {
         assert_eq!(deployment["spec"]["replicas"], 2, "{provider}");
         let pod = &deployment["spec"]["template"]["spec"];
         assert_eq!(pod["priorityClassName"], "system-cluster-critical", "{provider}");
+        let terms =
+            &pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"];
+        let excluded = serde_json::json!({"key": "karpenter.sh/nodepool", "operator": "DoesNotExist"});
+        for term in terms.as_array().unwrap() {
+            assert!(
+                term["matchExpressions"].as_array().unwrap().contains(&excluded),
+                "{provider}: {term}"
+            );
+        }
         let affinity = pod["affinity"].to_string();
         assert!(
             affinity.contains("karpenter.sh/nodepool") && affinity.contains("kubernetes.io/hostname"),

@@ -8,7 +8,7 @@ pub mod model;
 pub mod new_key;
 pub mod sign;
 
-use std::{fmt, time::Duration};
+use std::{collections::BTreeMap, fmt, time::Duration};
 
 use http::{HeaderMap, Method};
 use jiff::Timestamp;
@@ -40,6 +40,8 @@ pub struct OvhClient {
     /// Serialises fetching a token or the time.
     renewing: tokio::sync::Mutex<()>,
     refused: Mutex<Option<Refused>>,
+    /// Writes that were not granted, by method and path.
+    lacking: Mutex<BTreeMap<(String, String), Lacking>>,
 }
 
 /// How fast and how patiently the API is called.
@@ -70,6 +72,13 @@ struct Refused {
     error: ApiError,
 }
 
+/// A write that was not granted: for a while it is not sent again, and for a longer one it is told of.
+#[derive(Clone, Debug)]
+struct Lacking {
+    asked_at: Timestamp,
+    error: ApiError,
+}
+
 /// A call: what is sent, and what it is called in metrics and errors.
 #[derive(Debug)]
 struct Call<'a> {
@@ -92,6 +101,10 @@ enum Signed {
 
 const OFFSET_TTL: Duration = Duration::from_secs(60 * 60);
 const REFUSED_FOR: Duration = Duration::from_secs(60);
+/// A right that was found missing is told of for this long: IAM policies change without a new key.
+const LACKING_FOR: Duration = Duration::from_secs(10 * 60);
+/// Whoever may not write these can do nothing.
+const POOLS: &str = "/nodepool";
 const LONGEST_BODY: usize = 32 * 1024 * 1024;
 const CATALOG_TIMEOUT: Duration = Duration::from_secs(180);
 /// Of a token's life, after which it is renewed.
@@ -150,6 +163,7 @@ impl OvhClient {
             token: Mutex::new(None),
             renewing: tokio::sync::Mutex::new(()),
             refused: Mutex::new(None),
+            lacking: Mutex::default(),
         })
     }
 
@@ -177,7 +191,35 @@ impl OvhClient {
     async fn write(&self, method: Method, path: String, label: &str, body: Vec<u8>) -> Result<Answer, ApiError> {
         let mut call = Call::new(method, path, label, Lane::Urgent);
         call.body = body;
-        self.call(&call).await
+        if !label.contains(POOLS) {
+            return self.call(&call).await;
+        }
+        let right = (call.method.to_string(), label.to_owned());
+        let known = self.lacking.lock().get(&right).cloned();
+        if let Some(known) = known.filter(|known| self.clock.now() < later(known.asked_at, REFUSED_FOR)) {
+            return Err(known.error);
+        }
+        let result = self.call(&call).await;
+        match &result {
+            Ok(_) => drop(self.lacking.lock().remove(&right)),
+            Err(error) if error.is(ApiErrorKind::NotGranted) => {
+                let lacking = Lacking {
+                    asked_at: self.clock.now(),
+                    error: error.clone(),
+                };
+                self.lacking.lock().insert(right, lacking);
+            }
+            Err(_) => {}
+        }
+        result
+    }
+
+    /// A right that is needed, and that a write found missing not long ago: reads cannot tell.
+    pub fn lacking_right(&self) -> Option<ApiError> {
+        let now = self.clock.now();
+        let lacking = self.lacking.lock();
+        let recent = lacking.values().find(|own| now < later(own.asked_at, LACKING_FOR))?;
+        Some(recent.error.clone())
     }
 
     /// A public call: neither signed nor with a token.

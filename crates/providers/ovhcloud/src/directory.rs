@@ -161,7 +161,14 @@ impl Directory {
     /// # Errors
     /// With the condition that users should read.
     pub async fn resolve(&self, class: &OvhNodeClass) -> Result<Arc<Connection>, Problem> {
-        let client = self.client_of(class).await?;
+        let (client, origin) = self.client_of(class).await?;
+        // Which credentials: those of a Secret that was just changed are not the ones that worked before.
+        let blame = |mut problem: Problem| {
+            if problem.reason == "InvalidCredentials" {
+                problem.message = format!("{origin}: {}", problem.message);
+            }
+            problem
+        };
         let service = class
             .spec
             .service_name
@@ -172,10 +179,11 @@ impl Directory {
         let configured = class.spec.kube_id.as_ref().or(self.settings.kube_id.as_ref());
         let kube_id = match configured {
             Some(id) => id.clone(),
-            None => self.detected(&project, &nodes).await?,
+            None => self.detected(&project, &nodes).await.map_err(blame)?,
         };
         let api = project.of_cluster(&kube_id);
-        let cluster = api.cluster().await.map_err(|error| cluster_problem(error, &kube_id))?;
+        let cluster = api.cluster().await;
+        let cluster = cluster.map_err(|error| blame(cluster_problem(error, &kube_id)))?;
         if let Some(offset) = client.clock_offset() {
             self.metrics.clock_offset(offset);
         }
@@ -203,7 +211,8 @@ impl Directory {
         Ok(found)
     }
 
-    async fn client_of(&self, class: &OvhNodeClass) -> Result<Arc<OvhClient>, Problem> {
+    /// The client with a class's credentials, and where those are from.
+    async fn client_of(&self, class: &OvhNodeClass) -> Result<(Arc<OvhClient>, String), Problem> {
         let Found { credentials, origin } = self.credentials(class).await?;
         let method = AuthMethod::of(&credentials).map_err(|problem| {
             let reason = match problem {
@@ -225,7 +234,7 @@ impl Directory {
             .map_err(|error| Problem::credentials("InvalidCredentials", format!("{origin}: {error}")))?;
         let key = (endpoint.clone(), fingerprint(&credentials));
         if let Some(known) = self.clients.lock().get(&key) {
-            return Ok(known.clone());
+            return Ok((known.clone(), origin));
         }
         if let AuthMethod::Token(_) = &method {
             tracing::warn!(
@@ -244,7 +253,7 @@ impl Directory {
         .map_err(|error| Problem::credentials("InvalidCredentials", error.to_string()))?;
         let client = Arc::new(client);
         self.clients.lock().insert(key, client.clone());
-        Ok(client)
+        Ok((client, origin))
     }
 
     /// The class's Secret, else the default one, else the environment.
@@ -316,6 +325,9 @@ impl Directory {
 
     /// A key that tells its rules is held to them before the first launch needs one that is missing.
     fn check_credential(&self, probe: &Probe, api: &KubeApi) -> Result<(), Problem> {
+        if let Some(error) = api.client().lacking_right() {
+            return Err(Problem::of(error, condition::CREDENTIALS_READY, "MissingRights"));
+        }
         let Some(credential) = probe.credential.as_ref() else {
             return Ok(());
         };

@@ -16,10 +16,18 @@ use kube::{
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
-use crate::{client::model::Pool, names, provider::Shared};
+use crate::{catalogue::types::ZoneKind, client::model::Pool, names, provider::Shared};
 
 const BETA_INSTANCE_TYPE: &str = "beta.kubernetes.io/instance-type";
 const BETA_ZONE: &str = "failure-domain.beta.kubernetes.io/zone";
+const BETA_REGION: &str = "failure-domain.beta.kubernetes.io/region";
+
+/// Where the cluster is.
+#[derive(Clone, Copy, Debug)]
+struct Place<'a> {
+    region: &'a str,
+    zones: ZoneKind,
+}
 
 /// Watches the Nodes of our pools until `stop`.
 pub(crate) async fn keep(shared: Arc<Shared>, stop: CancellationToken) {
@@ -61,7 +69,13 @@ async fn look_at(shared: &Shared, nodes: &Api<Node>, node: &Node) -> Result<(), 
     };
     note_joined(shared, node, &own, pool);
     learn(shared, node, &own, pool);
-    let wrong = corrections(&own, pool);
+    let class = own.get(names::NODE_CLASS).map(String::as_str).unwrap_or_default();
+    let connection = shared.directory.known(class);
+    let place = connection.as_ref().map(|connection| Place {
+        region: &connection.cluster.region,
+        zones: connection.zones.kind,
+    });
+    let wrong = corrections(&own, pool, place);
     if wrong.is_empty() {
         return Ok(());
     }
@@ -74,16 +88,28 @@ async fn look_at(shared: &Shared, nodes: &Api<Node>, node: &Node) -> Result<(), 
 }
 
 /// What must be written so that the labels are true.
-fn corrections(own: &BTreeMap<String, String>, pool: &Pool) -> BTreeMap<&'static str, String> {
+fn corrections(
+    own: &BTreeMap<String, String>,
+    pool: &Pool,
+    place: Option<Place<'_>>,
+) -> BTreeMap<&'static str, String> {
     let mut wanted: Vec<(&'static str, &str)> = vec![
         (labels::INSTANCE_TYPE, &pool.flavor),
         (BETA_INSTANCE_TYPE, &pool.flavor),
         (names::POOL_ID, &pool.id),
         (names::POOL_NAME, &pool.name),
     ];
-    // A pool of a one-zone region says no zone; then the Node knows better.
-    if let Some(zone) = pool.zone() {
+    // In a one-zone region the Node knows better, also where pools must say a zone.
+    let several = place.is_some_and(|place| place.zones == ZoneKind::Several);
+    if let Some(zone) = pool.zone().filter(|_| several) {
         wanted.extend([(labels::ZONE, zone), (BETA_ZONE, zone)]);
+    }
+    if let Some(place) = place {
+        let is_region = |key: &str| own.get(key).is_some_and(|own| own.eq_ignore_ascii_case(place.region));
+        // However it is spelt: both names of the label must say the same.
+        if !is_region(labels::REGION) || !is_region(BETA_REGION) {
+            wanted.extend([(labels::REGION, place.region), (BETA_REGION, place.region)]);
+        }
     }
     wanted
         .into_iter()
@@ -116,7 +142,16 @@ fn learn(shared: &Shared, node: &Node, own: &BTreeMap<String, String>, pool: &Po
 mod tests {
     use super::*;
 
-    fn check(zones: &[&str], own: &[(&str, &str)], expected: &[(&str, &str)]) {
+    const PAR: Place<'static> = Place {
+        region: "EU-WEST-PAR",
+        zones: ZoneKind::Several,
+    };
+    const GRA: Place<'static> = Place {
+        region: "GRA11",
+        zones: ZoneKind::One,
+    };
+
+    fn check(place: Option<Place<'_>>, zones: &[&str], own: &[(&str, &str)], expected: &[(&str, &str)]) {
         let pool: Pool = serde_json::from_value(json!({
             "id": "p1", "name": "karpenter-x", "flavor": "b3-8", "availabilityZones": zones,
         }))
@@ -125,7 +160,7 @@ mod tests {
             .iter()
             .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
             .collect();
-        let found = corrections(&own, &pool);
+        let found = corrections(&own, &pool, place);
         let found: Vec<(&str, &str)> = found.iter().map(|(key, value)| (*key, value.as_str())).collect();
         assert_eq!(found, expected);
     }
@@ -137,6 +172,17 @@ mod tests {
         ("karpenter.ovhcloud.sh/pool-name", "karpenter-x"),
     ];
 
+    /// True labels, and the region's two.
+    fn in_region(region: &str, beta: &'static str) -> Vec<(&'static str, String)> {
+        let own = TRUE.iter().map(|(key, value)| (*key, (*value).to_owned()));
+        let region = [(labels::REGION, region.to_owned()), (BETA_REGION, beta.to_owned())];
+        own.chain(region).collect()
+    }
+
+    fn borrowed<'a>(own: &'a [(&'static str, String)]) -> Vec<(&'a str, &'a str)> {
+        own.iter().map(|(key, value)| (*key, value.as_str())).collect()
+    }
+
     #[test]
     fn a_flavor_id_is_replaced_under_both_names_of_the_label() {
         let own = [
@@ -145,16 +191,18 @@ mod tests {
             TRUE[2],
             TRUE[3],
         ];
-        check(&[], &own, &[TRUE[0], TRUE[1]]);
-        check(&[], &TRUE, &[]);
+        check(None, &[], &own, &[TRUE[0], TRUE[1]]);
+        check(None, &[], &TRUE, &[]);
     }
 
     #[test]
-    fn the_zone_is_put_right_only_where_the_pool_says_one() {
-        let mut own = TRUE.to_vec();
+    fn the_zone_is_put_right_only_where_there_are_several() {
+        let own = in_region("EU-WEST-PAR", "EU-WEST-PAR");
+        let mut own = borrowed(&own);
         own.push(("topology.kubernetes.io/zone", "nova"));
-        check(&[], &own, &[]);
+        check(Some(PAR), &[], &own, &[]);
         check(
+            Some(PAR),
             &["eu-west-par-a"],
             &own,
             &[
@@ -162,5 +210,20 @@ mod tests {
                 ("topology.kubernetes.io/zone", "eu-west-par-a"),
             ],
         );
+        check(None, &["eu-west-par-a"], &own, &[]);
+        // A one-zone region that wants pools to name their zone has Nodes in "nova" all the same.
+        let own = in_region("GRA11", "GRA11");
+        let mut own = borrowed(&own);
+        own.push(("topology.kubernetes.io/zone", "nova"));
+        check(Some(GRA), &["gra11"], &own, &[]);
+    }
+
+    #[test]
+    fn the_region_is_put_right_under_both_names_however_it_is_spelt() {
+        check(Some(GRA), &[], &borrowed(&in_region("gra11", "GRA11")), &[]);
+        let right = [("failure-domain.beta.kubernetes.io/region", "GRA11")];
+        check(Some(GRA), &[], &borrowed(&in_region("GRA11", "elsewhere")), &right);
+        let both = [right[0], ("topology.kubernetes.io/region", "GRA11")];
+        check(Some(GRA), &[], &TRUE, &both);
     }
 }

@@ -100,9 +100,15 @@ impl Shared {
                     });
                     return Err(failed.into());
                 }
-                Some(error @ Outcome::Error(_)) => {
+                Some(Outcome::Error(error)) => {
                     count("error");
-                    return Err(error.into());
+                    if matches!(
+                        error.kind,
+                        ApiErrorKind::Auth | ApiErrorKind::NotGranted | ApiErrorKind::Expired
+                    ) {
+                        self.suspicion.notify_one();
+                    }
+                    return Err(Outcome::Error(error).into());
                 }
                 None => {
                     count("timeout");

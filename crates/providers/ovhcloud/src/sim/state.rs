@@ -253,7 +253,9 @@ impl SimState {
         let id = self.id();
         let now = self.now;
         let pool = self.pools.get(pool).cloned()?;
-        let zone = pool.zones.first().cloned().unwrap_or_else(|| "nova".to_owned());
+        // One-zone regions call theirs "nova", whatever pools had to say.
+        let zone = pool.zones.first().filter(|_| !self.world.zones.is_empty());
+        let zone = zone.cloned().unwrap_or_else(|| "nova".to_owned());
         let is_sold_out = self.is_sold_out(&pool.flavor, &zone) || !self.take_stock(&pool.flavor, &zone);
         let is_over_quota = self
             .world

@@ -86,7 +86,10 @@ async fn a_secret_that_comes_later_makes_the_class_ready_without_a_restart() {
     let mut own = secret(&format!("{CONSUMER_KEY}\n"));
     own["metadata"]["name"] = json!("mine");
     cluster.sandbox.apply(&own.to_string()).expect("accepted");
+    let stored_at = cluster.clock.now();
     cluster.until_ready().await;
+    let took = cluster.clock.since(stored_at).as_secs();
+    assert!(took <= 5, "{took} s");
 }
 
 #[tokio::test]
@@ -100,6 +103,14 @@ async fn a_bad_new_key_is_told_while_the_old_one_goes_on() {
             .until(|| cluster.condition("CredentialsReady").1 == "InvalidCredentials")
             .await
     );
+    let stored: Secret = cluster
+        .sandbox
+        .objects()
+        .get("karpenter", "ovh-credentials")
+        .expect("there");
+    let version = format!("(version {})", stored.metadata.resource_version.expect("stored"));
+    let message = cluster.condition("CredentialsReady").2;
+    assert!(message.contains(&version), "{message} names {version}");
     assert_eq!(cluster.provider().list().await.expect("with the old key").len(), 1);
     cluster
         .sandbox

@@ -3,7 +3,7 @@
 use http::Method;
 use k8s_openapi::api::core::v1::Node;
 use karpenter_api::NodeClaim;
-use karpenter_cloud::{CloudError, CloudProvider, Deletion};
+use karpenter_cloud::{CloudError, CloudProvider, Deletion, LaunchEffect};
 use karpenter_ovhcloud::{
     names,
     sim::{Delays, Effect, HttpFault, KUBE_ID, World},
@@ -115,6 +115,72 @@ async fn a_right_that_is_missing_fails_the_deletion_and_is_named() {
     assert!(error.to_string().contains(right), "{error}");
     assert_eq!(sizes(&cluster), [1], "nothing is lowered");
     assert_eq!(cluster.sim(|sim| sim.machines().len()), 1);
+    let told = || cluster.condition("CredentialsReady").1 == "MissingRights";
+    assert!(cluster.until(told).await, "{:?}", cluster.condition("CredentialsReady"));
+    assert!(cluster.condition("CredentialsReady").2.contains(right));
+    // Granted after all: the next removal shows it, once it is asked for again.
+    cluster.sim(|sim| sim.world.rules = World::minimal_rules(KUBE_ID));
+    cluster.pass(MINUTE).await;
+    cluster.terminate(&claim).await;
+    cluster.until_ready().await;
+}
+
+#[tokio::test]
+async fn a_launch_that_is_not_granted_is_a_condition_of_the_class_and_tried_again_seldom() {
+    let mut rules = World::minimal_rules(KUBE_ID);
+    rules.retain(|(method, _)| method != "POST");
+    let cluster = Cluster::of(World {
+        rules,
+        ..World::default()
+    })
+    .await;
+    let claim = cluster.claim("a", only("b3-8", ZONE));
+    let error = cluster.provider().create(&claim).await.expect_err("not granted");
+    let LaunchEffect::Retry { reason, message, .. } = error.launch_effect() else {
+        panic!("{error}")
+    };
+    assert_eq!(reason, "MissingRights");
+    assert!(
+        message.contains("POST /cloud/project/{serviceName}/kube/{kubeId}/nodepool"),
+        "{message}"
+    );
+    let told = || cluster.condition("CredentialsReady").1 == "MissingRights";
+    assert!(cluster.until(told).await, "{:?}", cluster.condition("CredentialsReady"));
+    for _ in 0..60 {
+        cluster
+            .provider()
+            .create(&claim)
+            .await
+            .expect_err("the class is not ready");
+        cluster.pass(MINUTE).await;
+    }
+    let posts = cluster.sim(|sim| sim.requests_of(&Method::POST, "/nodepool").len());
+    assert!((2..=62).contains(&posts), "{posts} in an hour, one a minute at most");
+}
+
+#[tokio::test]
+async fn a_list_whose_second_page_fails_is_an_error_and_nothing_is_gone() {
+    let cluster = Cluster::of(World {
+        rules: World::minimal_rules(KUBE_ID),
+        page: 2,
+        ..World::default()
+    })
+    .await;
+    let (_, last) = two(&cluster).await;
+    cluster.launch(&cluster.claim("third", only("b3-8", ZONE))).await;
+    assert_eq!(cluster.provider().list().await.expect("both pages").len(), 3);
+    cluster.pass(SECOND * 15).await;
+    let broken = HttpFault::new(Method::GET, "/nodes", Effect::Answer(500, String::new())).after(1);
+    cluster.sim(|sim| sim.faults.push(broken));
+    let provider = cluster.provider();
+    let id = last.provider_id().expect("launched");
+    for error in [
+        provider.list().await.expect_err("half a list is none"),
+        provider.get(id).await.expect_err("it may be on the other page"),
+        provider.delete(&last).await.expect_err("it may be on the other page"),
+    ] {
+        assert!(!matches!(error, CloudError::NotFound { .. }), "{error}");
+    }
 }
 
 #[tokio::test]

@@ -10,6 +10,7 @@ use karpenter_ovhcloud::{
     names,
     sim::{Delays, Effect, HttpFault, World},
 };
+use karpenter_sandbox::faults::Fault;
 use serde_json::json;
 
 use crate::environment::{Cluster, HOUR, MINUTE, SECOND, only};
@@ -363,6 +364,18 @@ async fn a_claim_that_is_deleted_before_its_reservation_asks_nothing_of_the_clou
     let claim = cluster.claim("a", json!([]));
     cluster.forget("a");
     cluster.provider().create(&claim).await.expect_err("the claim is gone");
+    assert!(cluster.sim(|sim| sim.requests_of(&Method::POST, "/nodepool").is_empty()));
+}
+
+#[tokio::test]
+async fn a_claim_that_goes_between_plan_and_reservation_asks_nothing_of_the_cloud() {
+    let cluster = Cluster::start().await;
+    let claim = cluster.claim("a", json!([]));
+    let gone = Fault::fail(404).verb("patch").resource("nodeclaims").name("a");
+    cluster.sandbox.faults().inject(gone);
+    let error = cluster.provider().create(&claim).await.expect_err("the claim is gone");
+    assert!(error.to_string().contains("the claim is being deleted"), "{error}");
+    cluster.pass(MINUTE).await;
     assert!(cluster.sim(|sim| sim.requests_of(&Method::POST, "/nodepool").is_empty()));
 }
 

@@ -14,6 +14,7 @@ mod limits;
 mod mks;
 mod offers;
 mod probing;
+mod steps;
 mod whole;
 mod wire;
 mod with_core;

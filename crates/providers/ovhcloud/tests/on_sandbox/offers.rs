@@ -36,8 +36,18 @@ async fn a_one_zone_region_offers_the_single_zone_nova() {
 }
 
 #[tokio::test]
-async fn memory_selects_by_number() {
+async fn memory_is_in_gib_on_the_wire_and_selects_by_number() {
     let cluster = Cluster::start().await;
+    let own = named(&cluster, "b3-8").await;
+    let gib = own.capacity.memory().to_f64() / f64::from(1 << 30);
+    assert!((7.0..8.0).contains(&gib), "{gib}");
+    // 16000 MiB are less than what a b3-16 has, and more than a b3-8 has.
+    let above = json!([
+        {"key": names::MEMORY, "operator": "Gt", "values": ["16000"]},
+        {"key": names::FAMILY, "operator": "In", "values": ["b3"]},
+    ]);
+    let claim = cluster.launch(&cluster.claim("above", above)).await;
+    assert_eq!(claim.metadata.labels.expect("labels")[labels::INSTANCE_TYPE], "b3-16");
     let big = json!([
         {"key": names::MEMORY, "operator": "Gt", "values": ["16384"]},
         {"key": names::FAMILY, "operator": "In", "values": ["b3"]},

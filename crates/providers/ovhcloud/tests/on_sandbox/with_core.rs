@@ -8,7 +8,7 @@ use karpenter_api::{NodePool, labels};
 use karpenter_core::options::Options;
 use karpenter_ovhcloud::{
     OvhNodeClass, names,
-    sim::{Delays, InstanceTypeLabel, ReservedMemory, World},
+    sim::{Delays, HttpFault, InstanceTypeLabel, KUBE_ID, ReservedMemory, World},
 };
 use karpenter_sandbox::DeleteOptions;
 use kube::ResourceExt;
@@ -59,8 +59,13 @@ async fn the_quick_start_brings_nodes_in_two_minutes_and_leaves_nothing() {
 
 #[tokio::test]
 async fn pods_that_spread_over_zones_get_two_in_each() {
-    // One pod fills a node, so that the scheduler cannot spread over fewer zones while the nodes of one are late.
-    let whole = Whole::start(World::default(), &["b3-8"]).await;
+    // One pod fills a node, so that the scheduler cannot spread over fewer zones while the nodes of one are late. The key may
+    // not ask for the region's zones: they are known.
+    let world = World {
+        rules: World::minimal_rules(KUBE_ID),
+        ..World::default()
+    };
+    let whole = Whole::start(world, &["b3-8"]).await;
     let spread = json!({"topologySpreadConstraints": [{
         "maxSkew": 1, "topologyKey": ZONE_LABEL, "whenUnsatisfiable": "DoNotSchedule",
         "labelSelector": {"matchLabels": {"app": "spread"}},
@@ -77,6 +82,78 @@ async fn a_pod_that_selects_the_zone_nova_runs_in_a_one_zone_region() {
     whole.deploy("web", 1, one_cpu(), json!({"nodeSelector": {ZONE_LABEL: "nova"}}));
     whole.until_running(1).await;
     assert_eq!(whole.asked_for(), [("b3-8".to_owned(), 1, Value::Null)]);
+}
+
+#[tokio::test]
+async fn nodes_of_a_one_zone_region_stay_in_nova_where_pools_must_name_a_zone() {
+    let world = World {
+        zone_mandatory: true,
+        ..one_zone()
+    };
+    let whole = Whole::start(world, &["b3-8"]).await;
+    whole.deploy("web", 1, one_cpu(), json!({"nodeSelector": {ZONE_LABEL: "nova"}}));
+    whole.until_running(1).await;
+    whole.cluster.pass(MINUTE * 5).await;
+    let node = whole.node();
+    assert_eq!(node.labels()[ZONE_LABEL], "nova");
+    assert_eq!(node.labels()["failure-domain.beta.kubernetes.io/zone"], "nova");
+    assert_eq!(node.labels()["topology.kubernetes.io/region"], "GRA11");
+    assert_eq!(whole.running().len(), 1);
+}
+
+#[tokio::test]
+async fn a_changed_label_keeps_the_pool_and_a_changed_taint_makes_another() {
+    let whole = Whole::start(one_zone(), &["b3-8"]).await;
+    let tolerant = json!({"tolerations": [{"operator": "Exists"}]});
+    whole.deploy("web", 1, one_cpu(), tolerant);
+    whole.until_running(1).await;
+    let used = || {
+        whole.cluster.sim(|sim| {
+            let used = sim.pools.values().filter(|pool| pool.desired > 0);
+            used.map(|pool| pool.id.clone()).collect::<Vec<_>>()
+        })
+    };
+    let first = used();
+    let objects = whole.cluster.sandbox.objects();
+    let labelled = json!({"spec": {"template": {"metadata": {"labels": {"team": "web"}}}}});
+    objects.patch::<NodePool>("", "default", &labelled).expect("accepted");
+    let is_labelled = || {
+        let nodes = whole.nodes();
+        nodes.len() == 1 && nodes[0].labels().get("team").is_some_and(|own| own == "web") && whole.running().len() == 1
+    };
+    assert!(whole.cluster.until(is_labelled).await, "replaced for the label");
+    assert_eq!(used(), first, "in the same pool");
+    assert_eq!(whole.asked_for().len(), 1);
+    let tainted = json!({"spec": {"template": {"spec": {"taints": [{"key": "dedicated", "effect": "NoSchedule"}]}}}});
+    objects.patch::<NodePool>("", "default", &tainted).expect("accepted");
+    let is_moved = || used().len() == 1 && used() != first && whole.nodes().len() == 1 && whole.running().len() == 1;
+    assert!(whole.cluster.until(is_moved).await, "replaced for the taint");
+    assert_eq!(whole.asked_for().len(), 2);
+}
+
+#[tokio::test]
+async fn while_one_pool_cannot_be_read_nobody_takes_its_nodes_for_gone() {
+    let world = World {
+        rules: World::minimal_rules(KUBE_ID),
+        ..World::default()
+    };
+    let whole = Whole::start(world, &["b3-8", "b3-16"]).await;
+    whole.deploy("web", 1, one_cpu(), json!({"nodeSelector": {INSTANCE_TYPE: "b3-8"}}));
+    whole.deploy("api", 1, one_cpu(), json!({"nodeSelector": {INSTANCE_TYPE: "b3-16"}}));
+    whole.until_running(2).await;
+    let names = || {
+        let mut names: Vec<String> = whole.claims().iter().map(ResourceExt::name_any).collect();
+        names.sort();
+        names
+    };
+    let before = names();
+    let pool = whole.cluster.sim(|sim| sim.pools.keys().next().expect("two").clone());
+    let broken = HttpFault::server_error(Method::GET, &format!("/nodepool/{pool}/nodes"));
+    whole.cluster.sim(|sim| sim.faults.push(broken));
+    whole.cluster.pass(MINUTE * 20).await;
+    let is_alive = |claim: &karpenter_api::NodeClaim| claim.metadata.deletion_timestamp.is_none();
+    assert!(whole.claims().iter().all(is_alive));
+    assert_eq!((names(), whole.running().len()), (before, 2));
 }
 
 #[tokio::test]
