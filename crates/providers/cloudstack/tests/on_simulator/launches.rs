@@ -349,6 +349,39 @@ async fn a_machine_of_a_project_is_seen_and_goes() {
 }
 
 #[tokio::test]
+async fn a_key_that_acts_for_another_account_makes_sees_and_ends_the_machines_of_that_account() {
+    let cloud = Cloud::start().await;
+    let mut settings = cloud.settings.clone();
+    settings.scope.account = Some(seed::ACCOUNT.to_owned());
+    settings.scope.domain_id = Some("0f90d578-863f-4b7b-bcf2-0aae7fb43a37".to_owned());
+    let provider = cloud.provider_with(cloud.simulator.keys("admin"), Default::default(), settings);
+    let mut claim = claim(1, "1", json!([]));
+    let instance = provider.create(&claim).await.expect("launched");
+    assert_eq!(cloud.live()[0].account, seed::ACCOUNT);
+    assert_eq!(provider.list().await.expect("a list").len(), 1);
+    provider.get(&instance.provider_id).await.expect("seen by id");
+    instance.apply_to(&mut claim);
+    for _ in 0..20 {
+        let deleted = provider.delete(&claim).await;
+        if deleted.is_ok_and(|own| own == karpenter_cloud::Deletion::Gone) {
+            break;
+        }
+        cloud.pass(Duration::from_secs(5)).await;
+    }
+    assert!(cloud.live().is_empty());
+    let of_fleet = ["deployVirtualMachine", "listVirtualMachines"];
+    for call in cloud.simulator.calls() {
+        if call.account == "admin" && of_fleet.contains(&call.command.as_str()) {
+            assert_eq!(
+                call.params.get("account").map(String::as_str),
+                Some(seed::ACCOUNT),
+                "{call:?}"
+            );
+        }
+    }
+}
+
+#[tokio::test]
 async fn a_class_that_changed_since_it_was_looked_at_launches_nothing() {
     let cloud = Cloud::start().await;
     cloud
