@@ -36,8 +36,8 @@ use crate::{
     prices::Prices,
     problem::Problem,
     provider_config::{
-        CloudConfig, DEFAULT_ENDPOINT, DEFAULT_NAME, DriftDetection, ImageConfig, Pricing, ProviderConfig,
-        ProviderConfigSpec, Quota, SecretReference, Tagging,
+        CloudConfig, Coordination, DEFAULT_ENDPOINT, DEFAULT_NAME, DriftDetection, ImageConfig, Pricing,
+        ProviderConfig, ProviderConfigSpec, Quota, SecretReference, Tagging,
     },
     region::RegionChoice,
     settings::Settings,
@@ -76,6 +76,7 @@ pub(crate) struct Account {
     pub(crate) image_config: Option<ImageConfig>,
     pub(crate) drift: DriftDetection,
     pub(crate) quota: Quota,
+    pub(crate) coordination: Option<Coordination>,
     /// What the user wrote of them.
     told: Prices,
     /// What they are now.
@@ -335,6 +336,7 @@ impl Accounts {
                 drift_detection: DriftDetection::default(),
                 pricing: None,
                 quota: None,
+                coordination: None,
             },
             values: environment.values.clone(),
             prices: None,
@@ -418,6 +420,7 @@ impl Accounts {
             image_config: source.has_config.then_some(spec.image_config),
             drift: spec.drift_detection,
             quota: spec.quota.unwrap_or_default(),
+            coordination: spec.coordination,
             prices: Mutex::new(Arc::new(prices.with_listed(listed))),
             told: prices,
             billing,

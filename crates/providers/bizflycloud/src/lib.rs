@@ -7,6 +7,7 @@
 mod account;
 mod billing;
 pub mod bootstrap;
+pub mod capacity_share;
 pub mod catalogue;
 pub mod client;
 pub mod compat;
@@ -35,6 +36,7 @@ pub mod region;
 pub mod repair;
 mod resolution;
 pub mod settings;
+mod sharing;
 #[cfg(feature = "sim")]
 pub mod sim;
 pub mod tags;

@@ -19,7 +19,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use crate::{provider_config::ProviderConfig, provisioner::Provisioner};
+use crate::{capacity_share::BizflyCapacityShare, provider_config::ProviderConfig, provisioner::Provisioner};
 pub use kubelet::Kubelet;
 
 /// What nodes of this class look like.
@@ -479,6 +479,7 @@ pub fn crds() -> Vec<Crd> {
     vec![
         Crd::of::<BizflyCloudNodeClass>(),
         Crd::of::<ProviderConfig>(),
+        Crd::of::<BizflyCapacityShare>(),
         Crd::of::<Provisioner>(),
     ]
 }

@@ -52,6 +52,7 @@ use crate::{
     repair,
     resolution::{self, JoinMode},
     settings::{ProvisionerCompatibility, Settings},
+    sharing::{self, Peers},
     tags::{self, Ownership},
     volume_plans::{self, VolumePlans},
 };
@@ -84,7 +85,8 @@ pub(crate) struct Shared {
     launching: UidLocks,
     /// Orders that were placed by this process and whose server is not known yet, by claim UID.
     orders: Mutex<BTreeMap<String, Order>>,
-    reservations: Reservations,
+    pub(crate) reservations: Reservations,
+    pub(crate) peers: Peers,
     pub(crate) volume_plans: VolumePlans,
     drift: Mutex<BTreeMap<String, DriftMemory>>,
     /// When a server's deletion was first asked for, by server id.
@@ -132,6 +134,7 @@ impl BizflyCloudProvider {
                 launching: UidLocks::default(),
                 orders: Mutex::default(),
                 reservations: Reservations::default(),
+                peers: Peers::default(),
                 volume_plans: VolumePlans::default(),
                 drift: Mutex::default(),
                 deletions: Mutex::default(),
@@ -199,6 +202,14 @@ impl BizflyCloudProvider {
     /// When the cluster or the cloud could not be asked.
     pub async fn look_at_volumes(&self) -> Result<(), CloudError> {
         volume_plans::round(&self.shared).await
+    }
+
+    /// Tells other clusters once what this one uses, and hears what they do, as the background task does again and again.
+    ///
+    /// # Errors
+    /// When the hub or the cloud could not be asked.
+    pub async fn share(&self) -> Result<(), CloudError> {
+        sharing::round(&self.shared).await
     }
 
     /// Carries out every Provisioner once, as the background task does again and again.
@@ -407,7 +418,8 @@ impl CloudProvider for BizflyCloudProvider {
 
     fn background_tasks(&self) -> Vec<BackgroundTask> {
         let (classes, garbage) = (self.shared.clone(), self.shared.clone());
-        let (fleet, warm, volumes) = (self.shared.clone(), self.shared.clone(), self.shared.clone());
+        let (fleet, warm) = (self.shared.clone(), self.shared.clone());
+        let (volumes, peers) = (self.shared.clone(), self.shared.clone());
         let mut tasks = vec![
             BackgroundTask::new("bizflycloud.nodeclass", |stop| readiness::keep(classes, stop)),
             BackgroundTask::new("bizflycloud.garbagecollection", |stop| {
@@ -416,6 +428,7 @@ impl CloudProvider for BizflyCloudProvider {
             BackgroundTask::new("bizflycloud.fleet", |stop| fleet::keep(fleet, stop)),
             BackgroundTask::new("bizflycloud.warmpool", |stop| warm::keep(warm, stop)),
             BackgroundTask::new("bizflycloud.volumeplans", |stop| volume_plans::keep(volumes, stop)),
+            BackgroundTask::new("bizflycloud.sharing", |stop| sharing::keep(peers, stop)),
         ];
         if self.shared.settings.provisioners == ProvisionerCompatibility::On {
             let provisioners = self.shared.clone();

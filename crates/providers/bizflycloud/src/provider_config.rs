@@ -65,6 +65,30 @@ pub struct ProviderConfigSpec {
     /// How much the project may use, servers of everybody counted; what would exceed it is not ordered. Unlimited if unset.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quota: Option<Quota>,
+    /// How clusters that share the project divide its quota; first come, first served if unset.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub coordination: Option<Coordination>,
+}
+
+/// How clusters that share a project divide its quota.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+#[schemars(inline)]
+pub struct Coordination {
+    /// Ledger: each cluster tells the others what it uses and wants by a BizflyCapacityShare in the hub.
+    #[schemars(extend("enum" = ["Ledger"]))]
+    pub mode: String,
+    /// How much of what is scarce this cluster gets, compared with the others.
+    #[serde(default = "one")]
+    #[schemars(range(min = 1, max = 100))]
+    pub weight: u32,
+    /// The Secret whose key kubeconfig leads to the hub; this cluster is the hub if unset.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hub_secret_ref: Option<SecretReference>,
+}
+
+fn one() -> u32 {
+    1
 }
 
 /// How much a project may use.

@@ -3,6 +3,8 @@
 //! The API tells no quota. What a user knows of it is kept to before anything is ordered, with the servers of everybody in the
 //! project counted. Where nothing is told, a refusal teaches for an hour how much is too much.
 
+mod fair;
+
 use std::{collections::BTreeMap, time::Duration};
 
 use jiff::Timestamp;
@@ -10,11 +12,13 @@ use karpenter_cloud::clock::later;
 use parking_lot::Mutex;
 
 use crate::{
+    capacity_share::Amounts,
     catalogue::CloudCatalogue,
     client::wire::{self, Flavor, Server, Volume},
     instance,
     provider_config::Quota,
 };
+use fair::Stake;
 
 /// What a project uses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -40,7 +44,26 @@ pub(crate) struct Listed<'a> {
     pub(crate) servers: &'a [Server],
     pub(crate) volumes: &'a [Volume],
     pub(crate) catalogue: &'a CloudCatalogue,
+    /// `None` where the quota is not shared with other clusters.
+    pub(crate) sharing: Option<&'a Sharing>,
     pub(crate) now: Timestamp,
+}
+
+/// How a quota is shared with other clusters.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Sharing {
+    pub(crate) weight: u32,
+    /// What this cluster's servers have, as far as they are listed.
+    pub(crate) own: Used,
+    pub(crate) peers: Vec<Peer>,
+}
+
+/// What another cluster told lately.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Peer {
+    pub(crate) weight: u32,
+    pub(crate) used: Amounts,
+    pub(crate) wanted: Amounts,
 }
 
 /// What was ordered, or is about to be, and may not be listed yet; and what refusals taught.
@@ -51,6 +74,8 @@ pub(crate) struct Reservations(Mutex<Book>);
 struct Book {
     /// By account and by the name that the server is ordered with.
     reserved: BTreeMap<(String, String), Reserved>,
+    /// What found no room, by account and name.
+    denied: BTreeMap<(String, String), Reserved>,
     /// By account.
     refused: BTreeMap<String, Refused>,
 }
@@ -76,6 +101,8 @@ const LONGEST_ORDER: Duration = Duration::from_secs(10 * 60);
 const LIST_LAG: Duration = Duration::from_secs(30);
 /// What a refusal taught is forgotten after this time: quotas are raised.
 const LEARNT: Duration = Duration::from_secs(3600);
+/// What found no room is wanted for so long. It is asked for again when its refusal is forgotten, which is sooner.
+const DENIED: Duration = Duration::from_secs(5 * 60);
 
 impl Reservations {
     /// Sets aside what a server takes, in one step with the question whether there is room for it.
@@ -84,21 +111,33 @@ impl Reservations {
     /// A sentence that says what there is too little of.
     pub(crate) fn reserve(&self, listed: &Listed<'_>, name: &str, wanted: &Wanted<'_>) -> Result<(), String> {
         let mut book = self.0.lock();
-        let used = book.used(listed, name);
-        if let Some(why) = listed.quota.refuses(&used, wanted) {
-            return Err(why);
-        }
-        if let Some(why) = book.refused_before(listed, &used, wanted) {
-            return Err(why);
-        }
-        let own = Reserved {
+        let key = (listed.account.to_owned(), name.to_owned());
+        let mut own = Reserved {
             vcpus: wanted.flavor.vcpus,
             ram_mib: wanted.flavor.ram,
             disks_gib: u64::from(wanted.disks_gib),
             until: later(listed.now, LONGEST_ORDER),
         };
-        book.reserved.insert((listed.account.to_owned(), name.to_owned()), own);
+        if let Some(why) = book.refusal(listed, name, wanted) {
+            own.until = later(listed.now, DENIED);
+            // Of several that have no room, the first is what is wanted most.
+            book.denied.entry(key).or_insert(own);
+            return Err(why);
+        }
+        book.denied.remove(&key);
+        book.reserved.insert(key, own);
         Ok(())
+    }
+
+    /// What was ordered for an account and is not listed yet, and what found no room.
+    pub(crate) fn ordered_and_denied(&self, listed: &Listed<'_>) -> (Used, Used) {
+        let mut book = self.0.lock();
+        let ordered = book.coming(listed, "");
+        let denied = book.denied.iter().filter(|((account, _), _)| account == listed.account);
+        let denied = denied.fold(Used::default(), |sum, (_, own)| {
+            sum.plus(own.vcpus, own.ram_mib, own.disks_gib)
+        });
+        (ordered, denied)
     }
 
     /// The cloud refused a server for the project's quota: so much, with it, is too much.
@@ -124,11 +163,31 @@ impl Reservations {
 }
 
 impl Book {
+    fn refusal(&mut self, listed: &Listed<'_>, name: &str, wanted: &Wanted<'_>) -> Option<String> {
+        let coming = self.coming(listed, name);
+        let used = Used::of(listed.servers, listed.volumes, listed.catalogue).with(&coming);
+        listed
+            .quota
+            .refuses(&used, wanted)
+            .or_else(|| self.refused_before(listed, &used, wanted))
+            .or_else(|| {
+                let sharing = listed.sharing?;
+                sharing.refuses(listed.quota, &used, &sharing.own.with(&coming), wanted)
+            })
+    }
+
     /// What is listed, and what was reserved for other servers and is not listed yet.
     fn used(&mut self, listed: &Listed<'_>, own_name: &str) -> Used {
+        let coming = self.coming(listed, own_name);
+        Used::of(listed.servers, listed.volumes, listed.catalogue).with(&coming)
+    }
+
+    /// What was reserved for other servers and is not listed yet.
+    fn coming(&mut self, listed: &Listed<'_>, own_name: &str) -> Used {
         let Listed { account, now, .. } = *listed;
         self.reserved.retain(|_, reserved| now < reserved.until);
-        let mut used = Used::of(listed.servers, listed.volumes, listed.catalogue);
+        self.denied.retain(|_, denied| now < denied.until);
+        let mut coming = Used::default();
         for ((of, name), reserved) in &mut self.reserved {
             if of != account || name == own_name {
                 continue;
@@ -141,16 +200,13 @@ impl Book {
                 reserved.until = reserved.until.min(later(now, LIST_LAG));
                 continue;
             }
-            used.vcpus += reserved.vcpus;
-            used.ram_mib += reserved.ram_mib;
-            used.servers += 1;
             // A server's disks are made, and listed, before it is.
             let root = wire::root_disk_name(name);
-            if !listed.volumes.iter().any(|own| own.name.eq_ignore_ascii_case(&root)) {
-                used.volumes_gib += reserved.disks_gib;
-            }
+            let has_disks = listed.volumes.iter().any(|own| own.name.eq_ignore_ascii_case(&root));
+            let disks = if has_disks { 0 } else { reserved.disks_gib };
+            coming = coming.plus(reserved.vcpus, reserved.ram_mib, disks);
         }
-        used
+        coming
     }
 
     /// Whether the cloud refused as much lately. Where a user tells the quota, that counts and nothing else.
@@ -177,14 +233,123 @@ impl Book {
     }
 }
 
+/// One of the things that a quota limits.
+struct Scarce {
+    what: &'static str,
+    limit: Option<u64>,
+    /// By everybody.
+    used: u64,
+    own: u64,
+    /// What a machine would add.
+    more: u64,
+    of: fn(&Amounts) -> u64,
+}
+
+impl Sharing {
+    /// What of this cluster's share a machine does not fit into, in a sentence. What peers lack is kept for them, by weight.
+    fn refuses(&self, quota: &Quota, used: &Used, own: &Used, wanted: &Wanted<'_>) -> Option<String> {
+        let flavor = wanted.flavor;
+        let gib = |mib: u64| mib / 1024;
+        let scarce = [
+            Scarce {
+                what: "vCPUs",
+                limit: quota.vcpu,
+                used: used.vcpus,
+                own: own.vcpus,
+                more: flavor.vcpus,
+                of: |peer| peer.vcpu,
+            },
+            Scarce {
+                what: "GiB of memory",
+                limit: quota.ram_gib,
+                used: gib(used.ram_mib),
+                own: gib(own.ram_mib),
+                more: gib(flavor.ram),
+                of: |peer| peer.ram_gib,
+            },
+            Scarce {
+                what: "servers",
+                limit: quota.servers,
+                used: used.servers,
+                own: own.servers,
+                more: 1,
+                of: |peer| peer.servers,
+            },
+        ];
+        scarce.iter().find_map(|scarce| {
+            let Scarce { what, own, more, .. } = scarce;
+            let (limit, share) = (scarce.limit?, self.share(scarce)?);
+            (own + more > share).then(|| {
+                format!(
+                    "{} needs {more} {what}, and of the {limit} of spec.quota this cluster's share by weight is {share}, of which it has \
+                     {own}; other clusters wait for the rest",
+                    flavor.name
+                )
+            })
+        })
+    }
+
+    /// What this cluster may have, if there is a limit.
+    fn share(&self, scarce: &Scarce) -> Option<u64> {
+        let of = scarce.of;
+        let of_peers: u64 = self.peers.iter().map(|peer| of(&peer.used)).sum();
+        // What belongs to nobody who shares is not to be had.
+        let foreign = scarce.used.saturating_sub(scarce.own + of_peers);
+        let us = Stake {
+            weight: u64::from(self.weight),
+            demand: scarce.own + scarce.more,
+        };
+        let peers = self.peers.iter().map(|peer| Stake {
+            weight: u64::from(peer.weight),
+            demand: of(&peer.used) + of(&peer.wanted),
+        });
+        let stakes: Vec<Stake> = std::iter::once(us).chain(peers).collect();
+        fair::shares(scarce.limit?.saturating_sub(foreign), &stakes)
+            .first()
+            .copied()
+    }
+}
+
 impl Used {
-    fn of(servers: &[Server], volumes: &[Volume], catalogue: &CloudCatalogue) -> Self {
+    /// As other clusters are told.
+    pub(crate) fn amounts(&self) -> Amounts {
+        Amounts {
+            vcpu: self.vcpus,
+            ram_gib: self.ram_mib.div_ceil(1024),
+            servers: self.servers,
+        }
+    }
+
+    pub(crate) fn with(self, other: &Self) -> Self {
+        Self {
+            vcpus: self.vcpus + other.vcpus,
+            ram_mib: self.ram_mib + other.ram_mib,
+            servers: self.servers + other.servers,
+            volumes_gib: self.volumes_gib + other.volumes_gib,
+        }
+    }
+
+    /// With one more server.
+    fn plus(self, vcpus: u64, ram_mib: u64, volumes_gib: u64) -> Self {
+        self.with(&Self {
+            vcpus,
+            ram_mib,
+            servers: 1,
+            volumes_gib,
+        })
+    }
+
+    pub(crate) fn of<'a>(
+        servers: impl IntoIterator<Item = &'a Server>,
+        volumes: &[Volume],
+        catalogue: &CloudCatalogue,
+    ) -> Self {
         let mut used = Self {
-            servers: servers.len() as u64,
             volumes_gib: volumes.iter().map(|volume| volume.size).sum(),
             ..Self::default()
         };
         for server in servers {
+            used.servers += 1;
             if let Some(flavor) = catalogue.flavor(instance::canonical_flavor(server, catalogue)) {
                 used.vcpus += flavor.vcpus;
                 used.ram_mib += flavor.ram;
@@ -194,12 +359,7 @@ impl Used {
     }
 
     fn and(self, wanted: &Wanted<'_>) -> Self {
-        Self {
-            vcpus: self.vcpus + wanted.flavor.vcpus,
-            ram_mib: self.ram_mib + wanted.flavor.ram,
-            servers: self.servers + 1,
-            volumes_gib: self.volumes_gib + u64::from(wanted.disks_gib),
-        }
+        self.plus(wanted.flavor.vcpus, wanted.flavor.ram, u64::from(wanted.disks_gib))
     }
 }
 
@@ -294,6 +454,7 @@ mod tests {
             servers: &listed,
             volumes: &[],
             catalogue: &flavors(),
+            sharing: None,
             now: at(second),
         };
         let wanted = flavor(vcpus, gib);
@@ -356,6 +517,7 @@ mod tests {
             servers: &[listed_server("a")],
             volumes: &[],
             catalogue: &flavors(),
+            sharing: None,
             now: at(0),
         };
         let big = flavor(16, 32);

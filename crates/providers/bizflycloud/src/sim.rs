@@ -169,7 +169,7 @@ pub const PROJECT: &str = "project-1";
 /// The BKE cluster of the account.
 pub const BKE_CLUSTER: &str = "bke-cluster-1";
 pub const BKE_TOKEN: &str = "bke-join-token-1";
-pub use data::{DEFAULT_VPC, FIREWALL, HN1_VPC};
+pub use data::{CUSTOM_IMAGE, DEFAULT_VPC, FIREWALL, HN1_VPC};
 
 impl Default for SimOptions {
     fn default() -> Self {
@@ -257,6 +257,11 @@ impl SimulatedBizfly {
     /// A data disk attached to a server, as a CSI driver would; answers its id.
     pub fn attach_data_disk(&self, server: &str) -> String {
         self.world.lock().attach_data_disk(server, self.clock.now())
+    }
+
+    /// Switches the billing plan of a data disk.
+    pub fn set_volume_plan(&self, id: &str, plan: &'static str) {
+        self.world.lock().volume_plans.insert(id.to_owned(), plan);
     }
 
     pub fn volume_exists(&self, id: &str) -> bool {

@@ -12,8 +12,9 @@ use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, 
 use karpenter_api::Requirement;
 use karpenter_cloud::{CloudError, VolumeRequirements, clock::later, error::CloudContext};
 use karpenter_engine::convert::volume_claims;
-use kube::{Api, ResourceExt, api::ListParams};
+use kube::{Api, Resource, ResourceExt, api::ListParams};
 use parking_lot::Mutex;
+use serde::de::DeserializeOwned;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -155,20 +156,14 @@ async fn tell_of_mismatches(shared: &Shared, plans: &BTreeMap<String, String>) -
         let Some(node) = spec.node_name.as_ref().filter(|_| !claims.is_empty()) else {
             continue;
         };
-        let node = nodes
-            .get_opt(node)
-            .await
-            .cloud_context(format!("reading Node {node}"))?;
+        let node = read(&nodes, node).await?;
         let Some(server) = node.as_ref().and_then(|node| node.labels().get(BILLING_PLAN)) else {
             continue;
         };
         let namespace = pod.namespace().unwrap_or_default();
         let bound: Api<PersistentVolumeClaim> = Api::namespaced(shared.kube.clone(), &namespace);
         for claim in claims {
-            let own = bound
-                .get_opt(&claim)
-                .await
-                .cloud_context(format!("reading PersistentVolumeClaim {namespace}/{claim}"))?;
+            let own = read(&bound, &claim).await?;
             let volume = own.and_then(|own| own.spec?.volume_name).unwrap_or_default();
             let Some(plan) = plans.get(&volume) else { continue };
             if attachable(plan).contains(&server.as_str()) {
@@ -182,6 +177,19 @@ async fn tell_of_mismatches(shared: &Shared, plans: &BTreeMap<String, String>) -
         }
     }
     Ok(())
+}
+
+/// An object by its name, by a list: the controller may list these kinds, but not get one.
+async fn read<K>(objects: &Api<K>, name: &str) -> Result<Option<K>, CloudError>
+where
+    K: Clone + std::fmt::Debug + DeserializeOwned + Resource<DynamicType = ()>,
+{
+    let only = ListParams::default().fields(&format!("metadata.name={name}"));
+    let listed = objects
+        .list(&only)
+        .await
+        .cloud_context(format!("reading {} {name}", K::kind(&())))?;
+    Ok(listed.items.into_iter().next())
 }
 
 #[cfg(test)]

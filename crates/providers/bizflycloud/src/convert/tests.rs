@@ -161,6 +161,11 @@ fn zones_lose_invented_suffixes_and_must_be_in_the_region() {
         "{:?}",
         suffixed.notes
     );
+    assert!(
+        suffixed.notes.iter().any(|note| note.contains("HN1-a")),
+        "{:?}",
+        suffixed.notes
+    );
     assert_eq!(
         refused(of(json!(["HCM1"]))),
         ["spec.requirements[0].values: none of the zones is in region HN"]

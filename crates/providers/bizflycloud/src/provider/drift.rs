@@ -3,8 +3,17 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
-use karpenter_api::{NodeClaim, labels};
+use karpenter_api::{
+    NodeClaim,
+    conditions::{Change, ConditionStatus, StatusConditions},
+    labels,
+};
 use karpenter_cloud::{CloudError, DriftReason, clock::later};
+use kube::{
+    Api,
+    api::{Patch, PatchParams},
+};
+use serde_json::json;
 
 use super::Shared;
 use crate::{
@@ -78,6 +87,8 @@ impl Shared {
                 "server is not what its NodeClass asks for"
             );
         }
+        let told = found.filter(|_| !account.drift.auto_remediate);
+        self.mark(claim, told).await;
         let memory = DriftMemory {
             checked_at: now,
             inputs,
@@ -85,6 +96,49 @@ impl Shared {
         };
         self.drift.lock().insert(uid, memory);
         Ok(self.remedied(found, account.drift.auto_remediate))
+    }
+
+    /// Drift that is not remedied is on the claim for everybody to see, until it is gone or remedied.
+    async fn mark(&self, claim: &NodeClaim, found: Option<&'static str>) {
+        let is_marked = |claim: &NodeClaim| match (found, claim.condition(DRIFT_DETECTED)) {
+            (Some(reason), Some(own)) => own.is_true() && own.reason == reason,
+            (None, None) => true,
+            (Some(_), None) | (None, Some(_)) => false,
+        };
+        if is_marked(claim) {
+            return;
+        }
+        let name = claim.metadata.name.clone().unwrap_or_default();
+        let claims: Api<NodeClaim> = Api::all(self.kube.clone());
+        let mut current = match claims.get_opt(&name).await {
+            Ok(Some(current)) if !is_marked(&current) => current,
+            Ok(_) => return,
+            Err(error) => {
+                tracing::debug!(NodeClaim = name, %error, "drift could not be told on the claim");
+                return;
+            }
+        };
+        let change = match found {
+            Some(reason) => {
+                let message = "the node is not replaced because driftDetection.autoRemediate is false";
+                current.set_condition(DRIFT_DETECTED, ConditionStatus::True, reason, message, self.clock.now())
+            }
+            None => current.clear_condition(DRIFT_DETECTED),
+        };
+        if change == Change::Unchanged {
+            return;
+        }
+        // Core writes conditions too: whoever read before the other wrote tries again at the next check.
+        let patch = json!({
+            "metadata": {"resourceVersion": current.metadata.resource_version},
+            "status": {"conditions": current.conditions()},
+        });
+        let written = claims
+            .patch_status(&name, &PatchParams::default(), &Patch::Merge(&patch))
+            .await;
+        if let Err(error) = written {
+            tracing::debug!(NodeClaim = name, %error, "drift could not be told on the claim");
+        }
     }
 
     /// A hash of another version can't be compared: the claim gets the current one, and is compared by it from then on.
@@ -137,6 +191,8 @@ impl Shared {
     }
 }
 
+/// The condition of claims that drifted and are not replaced.
+const DRIFT_DETECTED: &str = "DriftDetected";
 /// Firewalls are put back in place; a node whose firewalls can't be is replaced after this time.
 const FIREWALL_PATIENCE: Duration = Duration::from_secs(10 * 60);
 /// Core asks this often; a longer interval of the user's throttles our checks.
@@ -204,8 +260,6 @@ fn reason(claim: &NodeClaim, server: &Server, class: &ClassFacts, catalogue: &Cl
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
     use crate::node_class::ResolvedImage;
 
@@ -287,6 +341,13 @@ mod tests {
             json!({}),
             Some("NodeClassRequirementsDrift"),
         );
+        let claim = claim(&facts(json!({})));
+        let elsewhere = ClassFacts {
+            zones: vec!["HN2".into()],
+            ..facts(json!({}))
+        };
+        let left = reason(&claim, &server(json!({})), &elsewhere, &CloudCatalogue::default());
+        assert_eq!(left, Some("NodeClassRequirementsDrift"), "its zone was removed");
         let other_image = json!({"os-extended-volumes:volumes_attached": [
             {"id": "v", "attached_type": "rootdisk", "volume_image_metadata": {"image_id": "old"}}]});
         check(same, json!({}), other_image, Some("ImageDrift"));

@@ -450,6 +450,11 @@ impl Shared {
             by_price.then_with(|| order(x).cmp(&order(y)))
         });
         let listed = self.listed(account, servers, &volumes, &catalogue);
+        let sharing = self.sharing(account, &listed);
+        let listed = Listed {
+            sharing: sharing.as_ref(),
+            ..listed
+        };
         let mut over_quota = None;
         for (candidate, offer) in offers {
             let Some(flavor) = catalogue.flavor(&offer.flavor) else {
@@ -482,6 +487,7 @@ impl Shared {
             servers,
             volumes,
             catalogue,
+            sharing: None,
             now: self.clock.now(),
         }
     }

@@ -90,6 +90,13 @@ pub(super) fn os_images() -> Value {
     ]})
 }
 
+/// An image that the account made itself.
+pub const CUSTOM_IMAGE: &str = "0c9f1a52-6f5d-4c86-9a3e-5d2b7c1e8f40";
+
+pub(super) fn custom_images() -> Value {
+    json!({"images": [{"id": CUSTOM_IMAGE, "name": "Our node image", "status": "active", "min_disk": "20", "tags": null}]})
+}
+
 /// Three minors with Flatcar twins; one version has no image.
 pub(super) fn kubernetes_versions(edition: &str) -> Value {
     let mut versions = Vec::new();

@@ -317,7 +317,7 @@ impl World {
             }
             ("GET", ["volume-types"]) => (200, data::volume_types()),
             ("GET", ["images"]) => (200, data::os_images()),
-            ("GET", ["user", "images"]) => (200, json!({"images": []})),
+            ("GET", ["user", "images"]) => (200, data::custom_images()),
             ("GET", ["vpc-networks"]) => (200, data::vpcs()),
             ("GET", ["firewalls"]) => (200, data::firewalls(&self.more_firewalls)),
             ("GET", ["keypairs"]) => (200, data::keypairs()),

@@ -30,6 +30,8 @@ pub(super) struct World {
     pub(super) tokens: BTreeMap<String, Timestamp>,
     servers: BTreeMap<String, Machine>,
     data_disks: BTreeMap<String, String>,
+    /// Plans of data disks that are not made by subscription.
+    pub(super) volume_plans: BTreeMap<String, &'static str>,
     faults: Vec<(Fault, Often)>,
     requests: Vec<Request>,
     random: u64,
@@ -76,6 +78,7 @@ impl World {
             tokens: BTreeMap::new(),
             servers: BTreeMap::new(),
             data_disks: BTreeMap::new(),
+            volume_plans: BTreeMap::new(),
             faults: Vec::new(),
             requests: Vec::new(),
             next_id: 1,
@@ -488,9 +491,12 @@ impl World {
         });
         let mut volumes: Vec<Value> = disks.collect();
         volumes.extend(self.data_disks.iter().map(|(id, server)| {
+            let machine = self.servers.get(server);
+            let is_attached = machine.is_some_and(|machine| machine.exists(now, gone_after));
             json!({
-                "id": id, "name": format!("pvc-{id}"), "status": "in-use", "attachments": [{"server_id": server}],
-                "bootable": false, "size": 10, "billing_plan": "saving_plan",
+                "id": id, "name": format!("pvc-{id}"), "status": if is_attached { "in-use" } else { "available" },
+                "attachments": if is_attached { json!([{"server_id": server}]) } else { json!([]) },
+                "bootable": false, "size": 10, "billing_plan": self.volume_plans.get(id).unwrap_or(&"saving_plan"),
             })
         }));
         volumes

@@ -6,10 +6,10 @@ use futures::future::join_all;
 use karpenter_bizflycloud::{
     client::{AuthMethod, AuthMode, ErrorClass},
     region::Region,
-    sim::{self, Fault, Often, Operation},
+    sim::{self, Fault, Often, Operation, SimOptions},
 };
 
-use crate::environment::World;
+use crate::environment::{Setting, World};
 
 const HOUR: Duration = Duration::from_secs(3600);
 
@@ -45,8 +45,15 @@ async fn one_token_serves_everybody_and_is_renewed_before_it_ends() {
 
 #[tokio::test]
 async fn a_token_that_does_not_tell_its_end_lives_four_hours() {
-    for key in [Some("expires_at"), Some("expire_at"), None] {
-        let world = World::start().await;
+    for (key, hours) in [(Some("expires_at"), 1), (Some("expire_at"), 1), (None, 4)] {
+        let world = World::with(Setting {
+            options: SimOptions {
+                token_lifetime: HOUR,
+                ..SimOptions::default()
+            },
+            ..Setting::default()
+        })
+        .await;
         world.cloud.set_expiry_key(key);
         let client = world.client(|_| {});
         client.authenticate().await.expect("known");
@@ -54,7 +61,7 @@ async fn a_token_that_does_not_tell_its_end_lives_four_hours() {
             .token_expires_at()
             .expect("a token")
             .duration_since(world.clock.now());
-        assert!((left.as_secs() - 4 * 3600).abs() <= 60, "{key:?}: {left:?}");
+        assert!((left.as_secs() - hours * 3600).abs() <= 60, "{key:?}: {left:?}");
     }
 }
 
@@ -88,8 +95,15 @@ async fn a_rotated_password_is_not_tried_in_a_loop() {
     let before = world.count("POST", "/api/token");
     client.servers().await.expect_err("still wrong");
     assert_eq!(world.count("POST", "/api/token"), before, "not asked again at once");
+    // 30 seconds later, then 60 after that: one attempt each, however many ask.
+    for (seconds, attempts) in [(31, 1), (31, 1), (31, 2)] {
+        world.clock.sleep(Duration::from_secs(seconds)).await;
+        let answers = join_all((0..5).map(|_| client.servers())).await;
+        assert!(answers.iter().all(Result::is_err));
+        assert_eq!(world.count("POST", "/api/token") - before, attempts);
+    }
     world.cloud.set_password(sim::PASSWORD);
-    world.clock.sleep(Duration::from_secs(31)).await;
+    world.clock.sleep(Duration::from_secs(121)).await;
     client.servers().await.expect("asked again after a while");
 }
 

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use karpenter_api::NodeClaim;
 use karpenter_bizflycloud::{
-    BizflyCloudProvider,
-    sim::{Fault, Often, Operation},
+    BizflyCloudProvider, Settings,
+    sim::{Fault, Often, Operation, SimOptions},
 };
 use karpenter_cloud::{
     CloudProvider, Deletion, LaunchEffect,
@@ -360,4 +360,48 @@ async fn a_token_that_cannot_be_read_any_more_is_told_instead_of_leaving_in_sile
         told.len() == 1 && told[0].contains("secret default/join does not exist"),
         "{told:?}"
     );
+}
+
+#[tokio::test]
+async fn a_server_whose_order_is_under_way_is_not_collected() {
+    let world = World::with(Setting {
+        options: SimOptions {
+            volume_delay: Some(Duration::from_secs(5)),
+            build_delay: Some(Duration::from_secs(5)),
+            ..SimOptions::default()
+        },
+        settings: |own| Settings {
+            create_timeout: Duration::from_secs(60),
+            ..own
+        },
+        ..Setting::default()
+    })
+    .await;
+    world
+        .cloud
+        .inject(Fault::ListOmits("default-00001".to_owned()), Often::Always);
+    world.cloud.inject(Fault::TaskNeverReady, Often::Always);
+    let started = world.clock.now();
+    let error = world.provider.create(&claim(1, json!([]))).await;
+    let error = error.expect_err("not visible").to_string();
+    assert!(error.contains("is not visible yet"), "{error}");
+    world.cloud.heal();
+    world.clock.sleep(Duration::from_secs(40)).await;
+    // Old enough by now, and nobody's by what this cluster's claims say; but this process has ordered it.
+    let mut collector = GarbageCollector::new(world.provider.caution());
+    let nobody = KnownClaims::default();
+    for _ in 0..3 {
+        let collected = world.provider.collect_garbage(&mut collector, &nobody).await;
+        collected.expect("no faults");
+        world.clock.sleep(Duration::from_secs(31)).await;
+    }
+    let passed = world.clock.since(started).as_secs();
+    assert!(
+        (130..210).contains(&passed),
+        "{passed} s: still within the order's time"
+    );
+    assert_eq!(world.live().len(), 1, "its order is under way");
+    world.clock.sleep(Duration::from_secs(60)).await;
+    collect(&world, &world.provider, &nobody).await;
+    assert_eq!(world.cloud.leaks(), [], "nobody asked about it for too long");
 }

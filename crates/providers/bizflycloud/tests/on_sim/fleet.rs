@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use karpenter_api::{NodeClaim, labels::INSTANCE_TYPE};
+use karpenter_api::{NodeClaim, conditions::StatusConditions, labels::INSTANCE_TYPE};
 use karpenter_bizflycloud::sim::{DEFAULT_VPC, FIREWALL, Fault, HN1_VPC, Often, SimOptions};
 use karpenter_cloud::{CloudProvider, RebootOperation};
 use serde_json::{Value, json};
@@ -226,6 +226,16 @@ async fn drift_without_remedy_is_told_and_counted_but_not_answered() {
         1.0,
         "once per transition"
     );
+    let marked = || -> Option<String> {
+        let stored: NodeClaim = world.sandbox.objects().get("", &name_of(&claim)).expect("stored");
+        Some(stored.condition("DriftDetected")?.reason.clone())
+    };
+    assert_eq!(marked().as_deref(), Some("FlavorDrift"), "and on the claim");
+    world.cloud.resize(&server_of(&claim), "nix.4c_8g");
+    world.clock.sleep(Duration::from_secs(3)).await;
+    let stored: NodeClaim = world.sandbox.objects().get("", &name_of(&claim)).expect("stored");
+    assert_eq!(world.provider.is_drifted(&stored).await.expect("readable"), None);
+    assert_eq!(marked(), None, "gone with the drift");
 }
 
 #[tokio::test]
@@ -441,4 +451,46 @@ async fn a_hash_of_another_version_is_stamped_anew_instead_of_being_drift() {
         .expect("accepted");
     let drift = world.provider.is_drifted(&stored()).await.expect("readable");
     assert_eq!(drift.expect("drifted").0, "NodeClassDrifted", "from then on it counts");
+}
+
+#[tokio::test]
+async fn a_zone_that_is_taken_out_of_the_class_is_drift_of_its_nodes() {
+    let world = with_class(json!({"zones": ["HN1", "HN2"]})).await;
+    let in_hn1 = json!([{"key": "topology.kubernetes.io/zone", "operator": "In", "values": ["HN1"]}]);
+    let in_hn2 = json!([{"key": "topology.kubernetes.io/zone", "operator": "In", "values": ["HN2"]}]);
+    let (first, second) = (world.launch(1, in_hn1).await, world.launch(2, in_hn2).await);
+    let patch = json!({"spec": {"zones": ["HN2"]}});
+    let objects = world.sandbox.objects();
+    objects
+        .patch::<karpenter_bizflycloud::BizflyCloudNodeClass>("", "default", &patch)
+        .expect("accepted");
+    world.provider.reconcile_classes().await;
+    let drift = async |claim: &NodeClaim| {
+        let found = world.provider.is_drifted(claim).await.expect("readable");
+        found.map(|own| own.0)
+    };
+    assert_eq!(drift(&first).await.as_deref(), Some("NodeClassRequirementsDrift"));
+    assert_eq!(drift(&second).await, None);
+}
+
+#[tokio::test]
+async fn what_a_node_turned_out_to_lack_is_not_planned_with_any_more() {
+    let world = World::start().await;
+    let claim = world.launch(1, only("nix.4c_8g")).await;
+    let mut hungry = crate::environment::claim(2, only("nix.4c_8g"));
+    hungry.spec.resources.requests = Some(serde_json::from_value(json!({"memory": "6500Mi"})).expect("requests"));
+    let status = json!({"status": {"capacity": {"cpu": "4", "memory": "6600Mi", "pods": "110"}}});
+    let objects = world.sandbox.objects();
+    objects
+        .patch_status::<k8s_openapi::api::core::v1::Node>("", &name_of(&claim), &status)
+        .expect("accepted");
+    look(&world).await;
+    let error = world.provider.create(&hungry).await.expect_err("it would not fit");
+    assert!(error.to_string().contains("no flavor"), "{error}");
+    // Nobody learnt that: the estimate says that it fits.
+    let wiped = world.sandbox.objects();
+    wiped
+        .delete::<k8s_openapi::api::core::v1::ConfigMap>("default", "karpenter-bizflycloud-ledger", &Default::default())
+        .expect("deleted");
+    world.new_provider().create(&hungry).await.expect("by the estimate");
 }

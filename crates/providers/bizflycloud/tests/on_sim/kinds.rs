@@ -1,13 +1,14 @@
 //! NodeClass and ProviderConfig: what the API server takes, and what their conditions say.
 
-use karpenter_api::conditions::StatusConditions;
+use karpenter_api::{conditions::StatusConditions, labels::ZONE};
 use karpenter_bizflycloud::{
     BizflyCloudNodeClass, ProviderConfig,
     sim::{self, DEFAULT_VPC, HN1_VPC},
 };
+use karpenter_cloud::CloudProvider;
 use serde_json::{Value, json};
 
-use crate::environment::{Setting, World, class, secret};
+use crate::environment::{Setting, World, claim, class, pool, secret};
 
 async fn with_class(spec: Value) -> World {
     World::with(Setting {
@@ -54,14 +55,18 @@ async fn defaults_of_a_provider_config_are_those_of_its_manifests() {
     let stored: ProviderConfig = world.sandbox.objects().get("", "bare").expect("accepted");
     let spec = serde_json::to_value(stored.spec).expect("plain data");
     assert_eq!(
-        spec["tagging"],
-        json!({"enableResourceTags": true, "tagPrefix": "karpenter.bizflycloud.sh/"})
+        spec,
+        json!({
+            "region": "HN1", "secretRef": {"name": "s", "namespace": "karpenter"},
+            "tagging": {"enableResourceTags": true, "tagPrefix": "karpenter.bizflycloud.sh/"},
+            "cloudConfig": {
+                "apiEndpoint": "https://manage.bizflycloud.vn/api", "retryMaxAttempts": 5, "retryInitialDelay": "1s", "timeout": "30s",
+                "qps": 10.0, "burst": 20, "authMode": "Token",
+            },
+            "imageConfig": {"imageID": "ubuntu-20.04", "rootDiskSize": 20, "enableIPv6": false},
+            "driftDetection": {"enabled": true, "reconcileInterval": "5m0s", "autoRemediate": true},
+        })
     );
-    assert_eq!(spec["cloudConfig"]["apiEndpoint"], "https://manage.bizflycloud.vn/api");
-    assert_eq!(spec["cloudConfig"]["retryMaxAttempts"], 5);
-    assert_eq!(spec["cloudConfig"]["retryInitialDelay"], "1s");
-    assert_eq!(spec["imageConfig"]["imageID"], "ubuntu-20.04");
-    assert_eq!(spec["driftDetection"]["reconcileInterval"], "5m0s");
 }
 
 #[tokio::test]
@@ -202,6 +207,15 @@ async fn a_network_that_reaches_one_zone_narrows_the_class_with_a_warning() {
         status.warnings
     );
     assert_eq!(world.condition("Ready").0, "True");
+    assert_eq!(offered_zones(&world).await, ["HN1"]);
+}
+
+/// The zones that anything can be had in.
+async fn offered_zones(world: &World) -> Vec<String> {
+    let types = world.provider.instance_types(&pool(json!([]))).await.expect("types");
+    let offerings = types.iter().flat_map(|own| &own.offerings).filter(|own| own.available);
+    let zones = offerings.filter_map(|own| own.requirements.get(ZONE)?.single_value().map(str::to_owned));
+    zones.collect::<std::collections::BTreeSet<_>>().into_iter().collect()
 }
 
 #[tokio::test]
@@ -221,10 +235,12 @@ async fn a_zone_for_a_region_prefers_and_a_zone_for_a_zone_restricts() {
     world.clock.sleep(std::time::Duration::from_secs(3)).await;
     world.provider.reconcile_classes().await;
     assert_eq!(world.class().status.expect("a status").zones, ["HN2", "HN1"]);
+    assert_eq!(offered_zones(&world).await, ["HN1", "HN2"]);
     world.apply(&world.config(json!({"region": "HN1", "zone": "HN1"})));
     world.clock.sleep(std::time::Duration::from_secs(3)).await;
     world.provider.reconcile_classes().await;
     assert_eq!(world.class().status.expect("a status").zones, ["HN1"]);
+    assert_eq!(offered_zones(&world).await, ["HN1"]);
 }
 
 #[tokio::test]
@@ -259,9 +275,13 @@ async fn an_account_in_debt_pauses_launches_until_it_is_paid() {
         (true, "NegativeBalance")
     );
     assert_ne!(world.condition("Ready").0, "True");
+    let paused = world.provider.create(&claim(1, json!([]))).await;
+    paused.expect_err("nothing is launched meanwhile");
+    assert_eq!(world.count("POST", "/servers"), 0);
     world.cloud.set_balance(5);
     world.provider.reconcile_classes().await;
     assert_eq!(world.condition("Ready").0, "True");
+    world.provider.create(&claim(1, json!([]))).await.expect("launched");
 }
 
 #[tokio::test]
@@ -327,8 +347,6 @@ fn old_pool(capacity_type: &str) -> Value {
 
 #[tokio::test]
 async fn samples_of_the_earlier_provider_apply_and_a_capacity_type_that_is_no_label_is_refused() {
-    use karpenter_cloud::CloudProvider;
-
     let world = World::start().await;
     world.apply(&old_class());
     world.provider.reconcile_classes().await;
@@ -352,8 +370,24 @@ async fn samples_of_the_earlier_provider_apply_and_a_capacity_type_that_is_no_la
             pool.validate(&rules).iter().map(ToString::to_string).collect()
         }
     };
+    assert!(told.contains("values[0]"), "its place is named: {told}");
     assert!(
-        told.contains("subscription ") || told.contains("values[0]"),
-        "the value is named: {told}"
+        told.contains("must consist of letters, digits") && told.contains("begin and end with a letter or digit"),
+        "and what is wrong with it: {told}"
     );
+}
+
+#[tokio::test]
+async fn an_image_that_is_named_by_its_id_is_booted_on_bke_too() {
+    let world = with_class(json!({"imageSelectorTerms": [{"id": sim::CUSTOM_IMAGE}]})).await;
+    assert_eq!(world.condition("Ready").0, "True", "{:#?}", world.class().status);
+    let made = world.provider.create(&claim(1, json!([]))).await.expect("launched");
+    let mut posts = world.cloud.requests().into_iter();
+    let order = posts.rfind(|request| request.method == "POST" && request.path.ends_with("/servers"));
+    let order = order.expect("ordered").body[0].clone();
+    assert_eq!(order["os"], json!({"id": sim::CUSTOM_IMAGE, "type": "image"}));
+    assert_eq!(made.image_id.as_deref(), Some(sim::CUSTOM_IMAGE));
+    let mut launched = claim(1, json!([]));
+    made.apply_to(&mut launched);
+    assert_eq!(world.provider.is_drifted(&launched).await.expect("readable"), None);
 }

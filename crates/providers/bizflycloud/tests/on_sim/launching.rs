@@ -251,13 +251,19 @@ async fn a_forgotten_task_does_not_lose_the_server() {
 async fn a_token_that_ends_while_a_server_is_ordered_does_not_order_it_twice() {
     let world = steady().await;
     world.provider.list().await.expect("a list");
-    world.cloud.expire_tokens();
+    let logins = world.count("POST", "/api/token");
+    let expired = Fault::Http {
+        operation: Operation::CreateServers,
+        status: 401,
+        body: "token expired".to_owned(),
+        retry_after: None,
+    };
+    world.cloud.inject(expired, Often::Times(1));
     world.provider.create(&claim(1, json!([]))).await.expect("launched");
     let bodies = orders(&world);
-    assert!(
-        bodies.windows(2).all(|pair| pair[0] == pair[1]),
-        "a repeated order has the same body"
-    );
+    assert_eq!(bodies.len(), 2, "refused, and sent again");
+    assert_eq!(bodies[0], bodies[1], "with the same body");
+    assert_eq!(world.count("POST", "/api/token") - logins, 1);
     assert_eq!(world.cloud.servers().len(), 1);
 }
 
@@ -389,6 +395,10 @@ async fn a_disk_of_a_pod_survives_the_server() {
     }
     assert!(world.cloud.volume_exists(&disk));
     assert_eq!(world.cloud.leaks(), []);
+    let left = world.client(|_| {}).volume(&disk).await.expect("it is there");
+    assert_eq!((left.status.as_str(), left.is_attached()), ("available", false));
+    let again = world.provider.delete(&launched).await;
+    assert_eq!(Deletion::settle(again).expect("no faults"), Deletion::Gone, "and again");
 }
 
 #[tokio::test]
@@ -406,6 +416,8 @@ async fn a_foreign_server_of_the_same_name_is_neither_adopted_nor_deleted() {
     };
     assert_eq!(reason, "NameCollision");
     assert_eq!(world.cloud.servers().len(), 1);
+    assert!(!world.cloud.servers()[0].terminating);
+    assert_eq!(world.events("NameCollision").len(), 1);
 }
 
 #[tokio::test]

@@ -12,6 +12,7 @@ mod kinds;
 mod launching;
 mod offers;
 mod provisioners;
+mod sharing;
 mod story;
 mod volumes;
 mod warm;

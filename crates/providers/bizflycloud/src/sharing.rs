@@ -1,0 +1,227 @@
+//! Sharing a project's quota between clusters: each tells the others in a hub what it uses and wants, and leaves them their part
+//! (§7.3, §7.4).
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Secret;
+use karpenter_cloud::{CloudError, clock::later, error::CloudContext, ownership::short_hash};
+use kube::{
+    Api, Client, Config,
+    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
+    config::{KubeConfigOptions, Kubeconfig},
+};
+use parking_lot::Mutex;
+use serde_json::json;
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    account::Account,
+    capacity_share::{BizflyCapacityShare, BizflyCapacityShareSpec},
+    client::wire::Server,
+    events,
+    provider::Shared,
+    provider_config::{Coordination, ProviderConfig},
+    quota::{Listed, Peer, Sharing, Used},
+    tags::Ownership,
+};
+
+/// What others told, by account.
+#[derive(Default)]
+pub(crate) struct Peers {
+    told: Mutex<BTreeMap<String, Told>>,
+    /// Clients of hubs, with what they were made from.
+    hubs: Mutex<BTreeMap<String, (String, Client)>>,
+}
+
+#[derive(Clone, Debug)]
+struct Told {
+    peers: Vec<(Timestamp, Peer)>,
+}
+
+const PAUSE: Duration = Duration::from_secs(20);
+const LEASE_SECONDS: u32 = 60;
+/// What a cluster told that is no more is removed by whoever sees it.
+const FORGOTTEN: Duration = Duration::from_secs(24 * 3600);
+const KUBECONFIG: &str = "kubeconfig";
+
+pub(crate) async fn keep(shared: Arc<Shared>, stop: CancellationToken) {
+    loop {
+        if let Err(error) = round(&shared).await {
+            let error = shared.accounts.redactor().redact(&error.to_string());
+            tracing::warn!(error, "other clusters could not be told what this one uses");
+        }
+        tokio::select! {
+            () = stop.cancelled() => return,
+            () = shared.clock.sleep(PAUSE) => {}
+        }
+    }
+}
+
+/// Tells what this cluster uses and wants of every shared account, and hears what the others do.
+///
+/// # Errors
+/// The first of what went wrong, after every account was tried. Where a hub does not answer, what others told runs out, and who
+/// comes first is served first.
+pub(crate) async fn round(shared: &Shared) -> Result<(), CloudError> {
+    let mut outcome = Ok(());
+    for account in shared.accounts.all().await? {
+        let Some(coordination) = &account.coordination else {
+            continue;
+        };
+        let told = exchange(shared, &account, coordination).await;
+        if let Err(error) = &told {
+            let message = format!("the quota is not shared by weight now: {error}");
+            let about = events::named::<ProviderConfig>(&account.name);
+            shared.events.warn_of(about, "HubUnreachable", &message).await;
+        }
+        outcome = outcome.and(told);
+    }
+    outcome
+}
+
+async fn exchange(shared: &Shared, account: &Account, coordination: &Coordination) -> Result<(), CloudError> {
+    let hub = shared.peers.hub(shared, account, coordination).await?;
+    let project = account.api.authenticate().await.map_err(CloudError::from)?;
+    let region = account.region.region.short();
+    let servers = account.servers().await.map_err(CloudError::from)?;
+    shared.open_ledger_for(account, &servers).await?;
+    let catalogue = account.catalogue().await.map_err(CloudError::from)?;
+    let now = shared.clock.now();
+    let listed = Listed {
+        account: &account.name,
+        quota: &account.quota,
+        servers: &servers,
+        volumes: &[],
+        catalogue: &catalogue,
+        sharing: None,
+        now,
+    };
+    let (ordered, denied) = shared.reservations.ordered_and_denied(&listed);
+    let used = shared.own_use(account, &listed).with(&ordered);
+    let cluster = &shared.settings.cluster_name;
+    let own = BizflyCapacityShareSpec {
+        cluster: cluster.clone(),
+        project: project.clone(),
+        region: region.to_owned(),
+        weight: coordination.weight,
+        used: used.amounts(),
+        wanted: denied.amounts(),
+        renew_time: now,
+        lease_duration_seconds: LEASE_SECONDS,
+    };
+    let shares: Api<BizflyCapacityShare> = Api::all(hub);
+    tell(&shares, &share_name(cluster, &project, region), own).await?;
+    let all = shares
+        .list(&ListParams::default())
+        .await
+        .cloud_context("listing BizflyCapacityShares")?;
+    let mut peers = Vec::new();
+    for share in all.items {
+        let spec = share.spec;
+        if now >= later(spec.renew_time, FORGOTTEN) {
+            let name = share.metadata.name.unwrap_or_default();
+            let gone = shares.delete(&name, &DeleteParams::default()).await;
+            if let Err(error) = gone {
+                tracing::debug!(name, %error, "a share that nobody renews could not be removed");
+            }
+            continue;
+        }
+        if spec.cluster == *cluster || spec.project != project || spec.region != region {
+            continue;
+        }
+        let until = later(
+            spec.renew_time,
+            Duration::from_secs(u64::from(spec.lease_duration_seconds)),
+        );
+        let peer = Peer {
+            weight: spec.weight,
+            used: spec.used,
+            wanted: spec.wanted,
+        };
+        peers.push((until, peer));
+    }
+    shared.peers.told.lock().insert(account.name.clone(), Told { peers });
+    Ok(())
+}
+
+async fn tell(shares: &Api<BizflyCapacityShare>, name: &str, spec: BizflyCapacityShareSpec) -> Result<(), CloudError> {
+    let context = || format!("writing BizflyCapacityShare {name}");
+    let patch = json!({ "spec": spec });
+    match shares.patch(name, &PatchParams::default(), &Patch::Merge(&patch)).await {
+        Ok(_) => Ok(()),
+        Err(kube::Error::Api(status)) if status.code == 404 => {
+            let share = BizflyCapacityShare::new(name, spec);
+            let made = shares.create(&PostParams::default(), &share).await;
+            made.cloud_context(context()).map(drop)
+        }
+        Err(error) => Err(error).cloud_context(context()),
+    }
+}
+
+/// Cluster names need not be names of objects, and one cluster may share several projects.
+fn share_name(cluster: &str, project: &str, region: &str) -> String {
+    format!("share-{}", short_hash(&format!("{cluster}/{project}/{region}")))
+}
+
+impl Peers {
+    async fn hub(&self, shared: &Shared, account: &Account, coordination: &Coordination) -> Result<Client, CloudError> {
+        let Some(reference) = &coordination.hub_secret_ref else {
+            return Ok(shared.kube.clone());
+        };
+        let origin = format!("secret {}/{}", reference.namespace, reference.name);
+        let secrets: Api<Secret> = Api::namespaced(shared.kube.clone(), &reference.namespace);
+        let secret = secrets
+            .get_opt(&reference.name)
+            .await
+            .cloud_context(format!("reading {origin}"))?
+            .ok_or_else(|| CloudError::invalid(format!("{origin} of the hub does not exist")))?;
+        let text = secret.data.and_then(|mut data| data.remove(KUBECONFIG));
+        let text = text.and_then(|bytes| String::from_utf8(bytes.0).ok());
+        let text = text.ok_or_else(|| CloudError::invalid(format!("{origin} has no {KUBECONFIG}")))?;
+        let made_from = short_hash(&text);
+        if let Some((known, client)) = self.hubs.lock().get(&account.name)
+            && *known == made_from
+        {
+            return Ok(client.clone());
+        }
+        // What can't be read is not repeated: it has credentials in it.
+        let unusable = |_| CloudError::invalid(format!("the {KUBECONFIG} of {origin} leads to no cluster"));
+        let read = Kubeconfig::from_yaml(&text).map_err(unusable)?;
+        let config = Config::from_custom_kubeconfig(read, &KubeConfigOptions::default()).await;
+        let config = config.map_err(unusable)?;
+        let client = Client::try_from(config)
+            .map_err(|_| CloudError::invalid(format!("the {KUBECONFIG} of {origin} leads to no cluster")))?;
+        let known = (made_from, client.clone());
+        self.hubs.lock().insert(account.name.clone(), known);
+        Ok(client)
+    }
+}
+
+impl Shared {
+    /// How an account's quota is shared now, as far as others told lately.
+    pub(crate) fn sharing(&self, account: &Account, listed: &Listed<'_>) -> Option<Sharing> {
+        let coordination = account.coordination.as_ref()?;
+        let told = self.peers.told.lock().get(&account.name).cloned()?;
+        let current = told.peers.into_iter().filter(|(until, _)| listed.now < *until);
+        Some(Sharing {
+            weight: coordination.weight,
+            own: self.own_use(account, listed),
+            peers: current.map(|(_, peer)| peer).collect(),
+        })
+    }
+
+    /// What this cluster's listed servers have.
+    fn own_use(&self, account: &Account, listed: &Listed<'_>) -> Used {
+        let is_own = |server: &&Server| !matches!(self.ownership(account, server), Ownership::Foreign);
+        Used::of(listed.servers.iter().filter(is_own), &[], listed.catalogue)
+    }
+}
+
+impl std::fmt::Debug for Peers {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Peers")
+            .field("told", &self.told.lock())
+            .finish_non_exhaustive()
+    }
+}

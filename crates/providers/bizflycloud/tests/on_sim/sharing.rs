@@ -1,0 +1,143 @@
+//! Two clusters in one project that divide its quota by weight.
+
+use std::time::Duration;
+
+use karpenter_api::labels::INSTANCE_TYPE;
+use karpenter_bizflycloud::{BizflyCloudProvider, capacity_share::BizflyCapacityShare};
+use karpenter_cloud::{CloudProvider, LaunchEffect};
+use serde_json::{Value, json};
+
+use crate::environment::{World, claim, secret, settings};
+
+fn only(flavor: &str) -> Value {
+    json!([{"key": INSTANCE_TYPE, "operator": "In", "values": [flavor]}])
+}
+
+/// A world whose project has room for five servers of four vCPUs, shared by this cluster with that weight.
+async fn world(weight: u32) -> World {
+    let world = World::start().await;
+    world.apply(&world.config(json!({
+        "region": "HN", "quota": {"vCPU": 20}, "coordination": {"mode": "Ledger", "weight": weight},
+    })));
+    world.clock.sleep(Duration::from_secs(3)).await;
+    world
+}
+
+/// Another cluster's controller in the same project, with the same hub.
+fn neighbour(world: &World) -> BizflyCloudProvider {
+    let mut settings = settings(&world.in_flight);
+    settings.cluster_name = "staging".to_owned();
+    BizflyCloudProvider::new(world.sandbox.client(), world.clock.clone(), settings)
+}
+
+async fn launch(provider: &BizflyCloudProvider, numbers: std::ops::Range<u32>) -> usize {
+    let mut launched = 0;
+    for number in numbers {
+        launched += usize::from(provider.create(&claim(number, only("nix.4c_8g"))).await.is_ok());
+    }
+    launched
+}
+
+#[tokio::test]
+async fn what_nobody_else_wants_is_had_by_whoever_comes() {
+    let world = world(1).await;
+    let other = neighbour(&world);
+    other.share().await.expect("told");
+    world.provider.share().await.expect("told");
+    assert_eq!(launch(&world.provider, 1..7).await, 5, "all of the quota, and no more");
+    world.provider.share().await.expect("told");
+    let shares = world.sandbox.objects().list::<BizflyCapacityShare>("");
+    let own = shares.iter().find(|share| share.spec.cluster == "prod").expect("told");
+    assert_eq!(
+        (own.spec.used.vcpu, own.spec.used.servers, own.spec.used.ram_gib),
+        (20, 5, 40)
+    );
+    assert_eq!(
+        (own.spec.wanted.vcpu, own.spec.wanted.servers),
+        (4, 1),
+        "the sixth found no room"
+    );
+    let other = shares
+        .iter()
+        .find(|share| share.spec.cluster == "staging")
+        .expect("told");
+    assert_eq!((other.spec.used.vcpu, other.spec.wanted.vcpu), (0, 0));
+}
+
+#[tokio::test]
+async fn what_another_cluster_waits_for_is_left_to_it_by_weight() {
+    let world = world(1).await;
+    let other = neighbour(&world);
+    assert_eq!(launch(&world.provider, 1..6).await, 5);
+    // It wants as much as there is, and gets nothing yet.
+    assert_eq!(launch(&other, 10..15).await, 0);
+    other.share().await.expect("told");
+    world.provider.share().await.expect("told");
+    // One of ours ends: that is the other's now.
+    let ours = world.provider.list().await.expect("a list");
+    world
+        .cloud
+        .vanish(ours[0].provider_id.strip_prefix("bizflycloud://").expect("ours"));
+    world.clock.sleep(Duration::from_secs(15)).await;
+    other.share().await.expect("told");
+    world.provider.share().await.expect("told");
+    let error = world
+        .provider
+        .create(&claim(6, only("nix.4c_8g")))
+        .await
+        .expect_err("over our share");
+    assert_eq!(error.launch_effect(), LaunchEffect::DeleteForCapacity);
+    let sentence = "of the 20 of spec.quota this cluster's share by weight is";
+    assert!(error.to_string().contains(sentence), "{error}");
+    // It asks again once its refusal is forgotten.
+    world.clock.sleep(Duration::from_secs(185)).await;
+    world.provider.share().await.expect("told");
+    other.share().await.expect("told");
+    let made = other.create(&claim(10, only("nix.4c_8g"))).await;
+    made.expect("what was left to it");
+}
+
+#[tokio::test]
+async fn what_a_silent_cluster_wanted_is_forgotten() {
+    let world = world(1).await;
+    let other = neighbour(&world);
+    assert_eq!(launch(&world.provider, 1..6).await, 5);
+    assert_eq!(launch(&other, 10..15).await, 0);
+    other.share().await.expect("told");
+    world.provider.share().await.expect("told");
+    let ours = world.provider.list().await.expect("a list");
+    world
+        .cloud
+        .vanish(ours[0].provider_id.strip_prefix("bizflycloud://").expect("ours"));
+    // Nothing is heard of it for longer than its lease, nor of the refusal that was ours.
+    world.clock.sleep(Duration::from_secs(200)).await;
+    world.provider.share().await.expect("told");
+    let made = world.provider.create(&claim(7, only("nix.4c_8g"))).await;
+    made.expect("nobody waits for it any more");
+}
+
+#[tokio::test]
+async fn a_hub_that_cannot_be_reached_is_told_and_does_not_stop_launches() {
+    let world = world(1).await;
+    world.apply(&world.config(json!({
+        "region": "HN", "quota": {"vCPU": 20},
+        "coordination": {"mode": "Ledger", "hubSecretRef": {"name": "hub", "namespace": "default"}},
+    })));
+    world.clock.sleep(Duration::from_secs(3)).await;
+    let error = world.provider.share().await.expect_err("no Secret").to_string();
+    assert!(
+        error.contains("secret default/hub of the hub does not exist"),
+        "{error}"
+    );
+    let mut broken = secret("x");
+    broken["metadata"]["name"] = json!("hub");
+    broken["stringData"] = json!({"kubeconfig": "users: [{name: a, user: {token: hunter2}}"});
+    world.apply(&broken);
+    let error = world.provider.share().await.expect_err("no kubeconfig").to_string();
+    assert!(
+        error.contains("leads to no cluster") && !error.contains("hunter2"),
+        "{error}"
+    );
+    assert!(!world.events("HubUnreachable").is_empty());
+    assert_eq!(launch(&world.provider, 1..2).await, 1);
+}
