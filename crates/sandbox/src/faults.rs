@@ -5,8 +5,8 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
-use tokio::sync::watch;
 
+use crate::bell::{Bell, Listener};
 use crate::requests::Attributes;
 use crate::server::Server;
 use crate::status::ApiError;
@@ -142,7 +142,7 @@ pub struct Faults {
     hooks: Mutex<Vec<WriteHook>>,
     /// User agents that are cut off.
     cut_off: Mutex<Vec<String>>,
-    cuts: watch::Sender<u64>,
+    cuts: Bell,
     random: Mutex<StdRng>,
 }
 
@@ -161,7 +161,7 @@ impl Faults {
             rules: Mutex::default(),
             hooks: Mutex::default(),
             cut_off: Mutex::default(),
-            cuts: watch::Sender::new(0),
+            cuts: Bell::default(),
             random: Mutex::new(StdRng::seed_from_u64(seed ^ 0xfa01)),
         }
     }
@@ -180,7 +180,7 @@ impl Faults {
 
     /// Ends every open watch; clients resume from their last version.
     pub fn drop_watches(&self) {
-        self.cuts.send_modify(|cuts| *cuts += 1);
+        self.cuts.ring();
     }
 
     /// Cuts a user agent off: its watches end and all its requests break, as if its process had died.
@@ -207,8 +207,8 @@ impl Faults {
         self.hooks.lock().push(hook);
     }
 
-    pub(crate) fn watch_cuts(&self) -> watch::Receiver<u64> {
-        self.cuts.subscribe()
+    pub(crate) fn watch_cuts(&self) -> Listener {
+        self.cuts.listen()
     }
 
     pub(crate) fn judge(&self, request: &Attributes, _server: &Server) -> Verdict {

@@ -2,6 +2,7 @@
 
 mod admission;
 pub mod behaviour;
+mod bell;
 mod boot;
 pub mod clock;
 mod controllers;

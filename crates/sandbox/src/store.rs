@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 
 use parking_lot::RwLock;
 use rustc_hash::FxHashMap;
-use tokio::sync::watch;
 
+use crate::bell::{Bell, Heard, Listener};
 use crate::object::Object;
 use crate::settle::Progress;
 
@@ -50,7 +50,7 @@ struct Collection {
     forgotten: u64,
     /// Revision of the newest event.
     latest: u64,
-    wake: watch::Sender<u64>,
+    wake: Bell,
     readers: Vec<std::sync::Weak<Reader>>,
 }
 
@@ -229,8 +229,8 @@ impl Store {
     /// Ends the watches of a collection after what they have not read yet.
     pub(crate) fn end_watches(&self, collection: &str) {
         if let Some(collection) = self.state.write().collections.get_mut(collection) {
-            // Readers see the old sender gone once they have read what it announced.
-            collection.wake = watch::Sender::new(collection.latest);
+            // Readers see the old bell gone once they have read what it announced.
+            collection.wake = Bell::default();
         }
         self.progress.step();
     }
@@ -293,7 +293,7 @@ impl Store {
         Ok(Watch {
             store: Arc::clone(self),
             collection: Arc::clone(collection),
-            wake: collection_state.wake.subscribe(),
+            wake: collection_state.wake.listen(),
             pending: VecDeque::new(),
             reader,
         })
@@ -387,7 +387,7 @@ impl Default for Collection {
             history: VecDeque::new(),
             forgotten: 0,
             latest: 0,
-            wake: watch::Sender::new(0),
+            wake: Bell::default(),
             readers: Vec::new(),
         }
     }
@@ -402,7 +402,7 @@ impl Collection {
         if self.history.len() > HISTORY_MIN {
             self.trim();
         }
-        self.wake.send_replace(revision);
+        self.wake.ring();
         event
     }
 
@@ -454,7 +454,7 @@ struct Reader {
 pub struct Watch {
     store: Arc<Store>,
     collection: CollectionName,
-    wake: watch::Receiver<u64>,
+    wake: Listener,
     pending: VecDeque<Arc<Event>>,
     reader: Arc<Reader>,
 }
@@ -468,7 +468,7 @@ impl Watch {
                 self.store.progress.step();
                 return Some(Ok(event));
             }
-            self.wake.borrow_and_update();
+            self.wake.catch_up();
             match self.store.read_after(self) {
                 Err(error) => return Some(Err(error)),
                 Ok(events) if !events.is_empty() => {
@@ -478,9 +478,9 @@ impl Watch {
                 Ok(_) => {}
             }
             let waiting = Waiting::start(&self.reader.waiting);
-            let open = self.wake.changed().await.is_ok();
+            let heard = self.wake.next().await;
             drop(waiting);
-            if !open {
+            if heard == Heard::Silence {
                 // The last events of a dropped collection were recorded before it went.
                 return None;
             }

@@ -92,6 +92,8 @@ impl Batcher {
         loop {
             let idle = later(self.clock.now(), self.idle).min(latest);
             tokio::select! {
+                // The time first: pods that come all the time must not hold the window open.
+                biased;
                 () = self.clock.sleep_until(idle) => return self.close(),
                 () = self.arrived.notified() => {}
             }

@@ -196,6 +196,8 @@ impl<K: WorkKey> Controller<K> {
                 None
             };
             tokio::select! {
+                // In this order always: what is random is not to be repeated.
+                biased;
                 () = stop.cancelled() => break,
                 Some(ended) = running.join_next() => {
                     let (key, started, outcome) = ended.expect("reconciles catch their panics and are never aborted here");

@@ -217,6 +217,7 @@ impl Manager {
                 }
             };
             tokio::select! {
+                biased;
                 event = self.feed.next() => match event {
                     Some(event) => self.observe(&event),
                     None => return,

@@ -117,7 +117,7 @@ struct WatchStream {
     next_bookmark: Instant,
     deadline: Instant,
     http: Http,
-    cut: tokio::sync::watch::Receiver<u64>,
+    cut: crate::bell::Listener,
 }
 
 impl WatchStream {
@@ -133,7 +133,7 @@ impl WatchStream {
             let mut out = BytesMut::new();
             tokio::select! {
                 biased;
-                _ = self.cut.changed() => return None,
+                _ = self.cut.next() => return None,
                 event = watch.next() => {
                     // A reader that fell behind is cut off and resumes from its last version.
                     let first = event?.ok()?;
