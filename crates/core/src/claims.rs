@@ -102,10 +102,14 @@ impl Claims {
     /// # Errors
     /// With a conflict, or with what the API server says; a claim that is gone is no error.
     pub async fn delete(&self, claim: &NodeClaim) -> Result<()> {
+        self.delete_if(claim, claim.resource_version()).await
+    }
+
+    async fn delete_if(&self, claim: &NodeClaim, resource_version: Option<String>) -> Result<()> {
         let params = DeleteParams {
             preconditions: Some(Preconditions {
                 uid: claim.uid(),
-                resource_version: claim.resource_version(),
+                resource_version,
             }),
             ..DeleteParams::default()
         };
@@ -147,19 +151,34 @@ impl Claims {
         self.disrupt_by(claim, reason, None).await
     }
 
+    /// Deletes a claim whose launch is hopeless and counts it as disrupted. What has been written on the claim meanwhile, by the
+    /// provider for one, changes nothing about that: only another claim of its name is spared.
+    ///
+    /// # Errors
+    /// With what the API server says; then nothing is counted.
+    pub async fn give_up(&self, claim: &NodeClaim, reason: Reason) -> Result<()> {
+        self.delete_if(claim, None).await?;
+        self.count(claim, reason);
+        Ok(())
+    }
+
     /// As [`Claims::disrupt`], with a deadline as for [`Claims::delete_by`].
     ///
     /// # Errors
     /// As [`Claims::delete_by`]; then nothing is counted.
     pub async fn disrupt_by(&self, claim: &NodeClaim, reason: Reason, deadline: Option<Timestamp>) -> Result<()> {
         self.delete_by(claim, deadline).await?;
+        self.count(claim, reason);
+        Ok(())
+    }
+
+    fn count(&self, claim: &NodeClaim, reason: Reason) {
         tracing::info!(
             NodeClaim = claim.name_any(),
             reason = reason.label(),
             "deleted nodeclaim"
         );
         self.metrics.nodeclaim_disrupted(&disrupted(claim, reason.label()));
-        Ok(())
     }
 
     /// Deletes the claim and counts it and the pods that have to move as disrupted.

@@ -155,6 +155,12 @@ impl GarbageCollection {
             NodeClaim = orphan.claim.name,
             "terminating an instance without a nodeclaim"
         );
+        // First, because a machine that is still there is found again if we die in between, and a Node without one is not.
+        for node in self.ctx.relations.nodes_of(provider_id) {
+            if node.metadata.deletion_timestamp.is_none() {
+                self.ctx.node_writer.delete(&node).await?;
+            }
+        }
         match self.ctx.cloud.delete(&stand_in(&instance, &orphan.claim)).await {
             Err(error) if !error.is_not_found() => Err(failed("terminating", error)),
             Ok(_) | Err(_) => Ok(()),

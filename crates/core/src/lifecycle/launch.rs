@@ -110,6 +110,7 @@ impl Lifecycle {
         };
         let launch = async {
             tokio::select! {
+                biased;
                 result = self.ctx.cloud.create(claim) => match result {
                     Ok(instance) => Attempt::Launched(Arc::new(instance)),
                     Err(error) => Attempt::Failed(error),
@@ -133,14 +134,14 @@ impl Lifecycle {
                 self.tell_pods(claim, &why);
                 self.ctx
                     .claim_writer
-                    .disrupt(claim, Reason::InsufficientCapacity)
+                    .give_up(claim, Reason::InsufficientCapacity)
                     .await?;
                 self.given_up.remember(claim);
                 Ok(Progress::Deleted)
             }
             LaunchEffect::DeleteForNodeClass => {
                 tracing::error!(NodeClaim = claim.name_any(), %error, "failed launching nodeclaim");
-                self.ctx.claim_writer.disrupt(claim, Reason::NodeClassNotReady).await?;
+                self.ctx.claim_writer.give_up(claim, Reason::NodeClassNotReady).await?;
                 self.given_up.remember(claim);
                 Ok(Progress::Deleted)
             }

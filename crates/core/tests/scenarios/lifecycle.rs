@@ -64,6 +64,27 @@ async fn a_claim_becomes_a_node() {
 }
 
 #[tokio::test]
+async fn conditions_of_an_older_generation_are_brought_up_to_date_and_the_claim_stays_ready() {
+    let cluster = Cluster::start().await;
+    let claim = cluster.claim("a", "").await;
+    let generation = claim.metadata.generation;
+    let mut conditions = serde_json::to_value(claim.status.unwrap().conditions).unwrap();
+    for condition in conditions.as_array_mut().unwrap() {
+        condition["observedGeneration"] = json!(0);
+    }
+    let outdated = json!({"status": {"conditions": conditions}});
+    cluster.objects().patch_status::<NodeClaim>("", "a", &outdated).unwrap();
+    cluster.sandbox.settle().await;
+    let claim = cluster.get_claim("a").unwrap();
+    for condition in ["Launched", "Registered", "Initialized", "Ready"] {
+        let found = claim.condition(condition).unwrap();
+        assert!(found.is_true(), "{condition}");
+        assert_eq!(found.observed_generation, generation, "{condition}");
+    }
+    assert_eq!(cluster.cloud.calls(Method::Create), 1);
+}
+
+#[tokio::test]
 async fn no_machine_is_made_before_the_finalizer_is_written() {
     let cluster = Cluster::start().await;
     cluster
@@ -116,6 +137,25 @@ async fn a_claim_that_cannot_be_had_is_deleted_at_once() {
             .events()
             .contains(&"NodeClaim/InsufficientCapacityError".to_owned())
     );
+}
+
+#[tokio::test]
+async fn what_is_written_on_a_claim_during_its_launch_does_not_make_it_launch_again() {
+    let check = async |error: CloudError, reason: &str| {
+        let cluster = Cluster::start_with(|cloud| cloud.set_latency(Method::Create, Duration::from_secs(5))).await;
+        cluster.cloud.fail_next(Method::Create, Moment::Before, error);
+        cluster.claim("a", "").await;
+        // As a provider does that notes which job of its cloud makes the machine.
+        let note = json!({"metadata": {"annotations": {"example.com/job": "17"}}});
+        cluster.objects().patch::<NodeClaim>("", "a", &note).unwrap();
+        cluster.minutes(1).await;
+        assert!(cluster.get_claim("a").is_none());
+        assert_eq!(cluster.cloud.calls(Method::Create), 1, "{reason}");
+        assert_eq!(cluster.disrupted(reason), 1.0);
+    };
+    check(CloudError::insufficient_capacity("sold out"), "insufficient_capacity").await;
+    let unready = CloudError::node_class_not_ready("default", "no image");
+    check(unready, "nodeclass_not_ready").await;
 }
 
 #[tokio::test]
@@ -245,6 +285,13 @@ async fn two_nodes_of_one_machine_are_an_error() {
     cluster.objects().create(&second).unwrap();
     cluster.sandbox.settle().await;
     assert_eq!(cluster.condition("a", "Registered"), "False/MultipleNodesFound");
+    // Neither is known to be the claim's, so neither goes with it.
+    cluster.delete_claim("a").await;
+    cluster.seconds(5).await;
+    assert!(cluster.get_claim("a").is_none() && cluster.cloud.machines().is_empty());
+    let nodes: Vec<Node> = cluster.objects().list("");
+    assert_eq!(nodes.len(), 2);
+    assert!(nodes.iter().all(|node| node.metadata.deletion_timestamp.is_none()));
 }
 
 #[tokio::test]
@@ -342,6 +389,10 @@ async fn a_pending_hook_holds_back_registration_but_not_the_labels() {
     assert_eq!(claim.condition("Registered").unwrap().message, "gatekeeper");
     let node = cluster.node();
     assert_eq!(node.metadata.labels.as_ref().unwrap()["team"], "a");
+    assert_eq!(
+        node.metadata.finalizers.as_deref(),
+        Some(&["karpenter.sh/termination".to_owned()][..])
+    );
     assert!(
         !node
             .metadata
@@ -383,6 +434,9 @@ async fn a_deleted_claim_takes_its_node_and_then_its_machine_with_it() {
     cluster.delete_claim("a").await;
     assert_eq!(cluster.cloud.calls(Method::Delete), 0);
     assert!(cluster.node().metadata.deletion_timestamp.is_some());
+    let annotations = cluster.get_claim("a").unwrap().metadata.annotations.unwrap_or_default();
+    let deadline = "karpenter.sh/nodeclaim-termination-timestamp";
+    assert!(!annotations.contains_key(deadline), "it has no grace period");
     cluster.seconds(6).await;
     assert_eq!(cluster.condition("a", "Drained"), "True/Drained");
     assert_eq!(

@@ -1,13 +1,24 @@
 //! Garbage collection, expiration, consistency, pod events and what NodePools show.
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use k8s_openapi::api::core::v1::{Node, Pod};
 use karpenter_api::conditions::StatusConditions;
 use karpenter_api::{NodeClaim, NodePool};
 use karpenter_cloud::InstancePhase;
-use karpenter_cloud::fake::Machine;
+use karpenter_cloud::fake::{FakeProvider, Machine};
+use karpenter_core::context::Context;
+use karpenter_core::metrics::Metrics;
+use karpenter_core::nodepool::counter;
+use karpenter_core::options::Options;
+use karpenter_sandbox::faults::Fault;
+use karpenter_sandbox::{DeleteOptions, Sandbox};
 use serde_json::json;
+use tokio_util::sync::CancellationToken;
 
 use crate::cluster::Cluster;
+use crate::world::{clock, install};
 
 #[tokio::test]
 async fn a_claim_whose_machine_vanished_goes_unless_its_node_is_ready() {
@@ -18,6 +29,24 @@ async fn a_claim_whose_machine_vanished_goes_unless_its_node_is_ready() {
     cluster.minutes(5).await;
     assert!(cluster.get_claim("a").is_some());
     cluster.set_ready("Unknown").await;
+    cluster.minutes(3).await;
+    assert!(cluster.get_claim("a").is_none());
+    assert_eq!(cluster.disrupted("garbage_collected"), 1.0);
+}
+
+#[tokio::test]
+async fn a_claim_goes_whose_machine_and_node_have_both_vanished() {
+    let cluster = Cluster::start().await;
+    cluster.claim("a", "expireAfter: Never").await;
+    let machine = cluster.cloud.machines().remove(0).instance.provider_id;
+    cluster.cloud.vanish(&machine);
+    let name = cluster.node_name();
+    let released = json!({"metadata": {"finalizers": null}});
+    cluster.objects().patch::<Node>("", &name, &released).unwrap();
+    cluster
+        .objects()
+        .delete::<Node>("", &name, &DeleteOptions::default())
+        .unwrap();
     cluster.minutes(3).await;
     assert!(cluster.get_claim("a").is_none());
     assert_eq!(cluster.disrupted("garbage_collected"), 1.0);
@@ -51,9 +80,31 @@ async fn a_machine_whose_claim_is_gone_is_terminated_and_a_foreign_one_is_not() 
         });
         machine
     };
+    let node = |name: &str, finalizers: &[&str]| -> Node {
+        serde_json::from_value(json!({
+            "metadata": {"name": name, "finalizers": finalizers, "labels": {"karpenter.test.sh/testnodeclass": "default"}},
+            "spec": {"providerID": format!("fake:///{name}")},
+        }))
+        .unwrap()
+    };
     cluster.cloud.add_machine(machine("orphan", true));
+    cluster.cloud.add_machine(machine("joining", true));
     cluster.cloud.add_machine(machine("stranger", false));
+    for own in [
+        node("orphan", &["karpenter.sh/termination"]),
+        node("joining", &[]),
+        node("stranger", &[]),
+    ] {
+        cluster.objects().create(&own).unwrap();
+    }
     cluster.minutes(15).await;
+    let nodes: Vec<Node> = cluster.objects().list("");
+    let nodes: Vec<String> = nodes.into_iter().filter_map(|node| node.metadata.name).collect();
+    assert_eq!(
+        nodes,
+        [template.name.clone(), "stranger".to_owned()],
+        "a Node goes with its machine, whether it had registered or not"
+    );
     let left: Vec<String> = cluster
         .cloud
         .machines()
@@ -163,6 +214,46 @@ async fn a_pool_without_nodes_counts_zeros() {
 }
 
 #[tokio::test]
+async fn a_pool_is_not_counted_before_everything_is_known() {
+    let sandbox = Sandbox::builder().api_server_only().start();
+    install(&sandbox);
+    let clock = clock(&sandbox);
+    let ctx = Context::new(
+        sandbox.client_as("karpenter"),
+        clock.clone(),
+        Arc::new(Options::default()),
+        Metrics::new(clock.clone()),
+        Arc::new(FakeProvider::new(clock)),
+    );
+    sandbox
+        .apply(
+            "{apiVersion: karpenter.sh/v1, kind: NodePool, metadata: {name: default}, spec: {template: {spec: {requirements: [], \
+             nodeClassRef: {group: karpenter.test.sh, kind: TestNodeClass, name: default}}}}, status: {nodes: 7}}",
+        )
+        .unwrap();
+    let unknown = Fault::fail(503).verb("list").resource("nodes").agent("karpenter");
+    sandbox.faults().inject(unknown);
+    let _watches = ctx.watch();
+    let stop = CancellationToken::new();
+    tokio::spawn(counter::controller(&ctx).run(stop.clone()));
+    let nodes = || {
+        sandbox
+            .objects()
+            .get::<NodePool>("", "default")
+            .unwrap()
+            .status
+            .unwrap()
+            .nodes
+    };
+    sandbox.run_for(Duration::from_secs(60)).await;
+    assert_eq!(nodes(), 7, "as the process before left it");
+    sandbox.faults().clear();
+    sandbox.run_for(Duration::from_secs(60)).await;
+    assert_eq!(nodes(), 0);
+    stop.cancel();
+}
+
+#[tokio::test]
 async fn the_hash_follows_the_template_and_nothing_else() {
     let cluster = Cluster::start().await;
     let hash = || cluster.pool().metadata.annotations.unwrap()["karpenter.sh/nodepool-hash"].clone();
@@ -170,7 +261,7 @@ async fn the_hash_follows_the_template_and_nothing_else() {
     let patch = |patch: serde_json::Value| {
         cluster.objects().patch::<NodePool>("", "default", &patch).unwrap();
     };
-    patch(json!({"spec": {"weight": 7, "limits": {"cpu": "10"}}}));
+    patch(json!({"spec": {"weight": 7, "limits": {"cpu": "10"}, "disruption": {"budgets": [{"nodes": "3"}]}}}));
     cluster.sandbox.settle().await;
     assert_eq!(hash(), before);
     patch(json!({"spec": {"template": {"metadata": {"labels": {"team": "a"}}}}}));
@@ -301,6 +392,21 @@ async fn conditions_are_counted_timed_and_told() {
     assert_eq!(of("operator_nodeclaim_status_condition_count", "Unknown").len(), 0);
     let since = of("operator_nodeclaim_status_condition_current_status_seconds", "True");
     assert!(since[0].ends_with(" 20"), "{since:?}");
+    let mut conditions = serde_json::to_value(cluster.get_claim("a").unwrap().status.unwrap().conditions).unwrap();
+    for condition in conditions.as_array_mut().unwrap() {
+        if condition["type"] == "Initialized" {
+            condition["reason"] = json!("Other");
+        }
+    }
+    let status = json!({"status": {"conditions": conditions}});
+    cluster.objects().patch_status::<NodeClaim>("", "a", &status).unwrap();
+    cluster.sandbox.settle().await;
+    let counted = of("operator_nodeclaim_status_condition_count", "True");
+    assert_eq!(counted.len(), 1, "the series of the old reason is gone: {counted:?}");
+    assert!(counted[0].contains("reason=\"Other\""), "{counted:?}");
+    let left = "operator_nodeclaim_status_condition_transition_seconds_count";
+    let texts = ["type=\"Initialized\"", "status=\"Unknown\"", "to_status=\"True\""];
+    assert_eq!(series(&cluster, left, &texts).len(), 1);
     assert_eq!(of("operator_status_condition_count", "True").len(), 1);
     let transitions = "operator_nodeclaim_status_condition_transitions_total";
     assert_eq!(
