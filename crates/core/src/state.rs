@@ -275,8 +275,12 @@ impl Cluster {
         self.inner.write().assignments.release(pod);
     }
 
-    /// Remembers that planning found a place for a pod that is not bound yet.
+    /// Remembers that planning found a place for a pod that is not bound yet; one that was bound meanwhile has found its own.
     pub fn found_place(&self, pod: &Key, pool: PoolRegistration) {
+        let is_bound = |entry: PodEntry| entry.pod.node_name.is_some();
+        if self.pod(pod).is_some_and(is_bound) {
+            return;
+        }
         self.times.placed(pod, pool, self.clock.now());
     }
 

@@ -215,6 +215,8 @@ fn state_is_synced_once_everything_was_listed_whether_claims_are_launched_or_not
     assert!(text.contains("karpenter_cluster_state_synced 1"));
     assert!(text.contains("karpenter_cluster_state_unsynced_time_seconds 0"));
     assert_eq!(world.state.facts().unlaunched.len(), 1);
+    world.node("brand-new", "", ours(none()), json!([]));
+    assert!(world.state.synced(), "once complete, newcomers do not matter");
 }
 
 #[test]
@@ -243,12 +245,20 @@ fn a_bound_pod_waits_for_its_node_and_a_terminal_one_is_not_charged() {
 fn updating_a_pod_charges_it_once_and_deleting_it_frees_its_room() {
     let world = world();
     world.node("a", "p://a", none(), json!([]));
+    let ports = json!({ "spec": { "containers": [{ "name": "c", "ports": [{ "containerPort": 80, "hostPort": 80 }],
+        "resources": { "requests": { "cpu": "1" } } }] } });
     for _ in 0..3 {
-        world.pod("web", "1", "a", none());
+        world.pod("web", "1", "a", ports.clone());
     }
     assert_eq!(world.used("a"), 1);
+    let pods = || world.state.machine("p://a").unwrap().view.pods().len();
+    assert_eq!(
+        pods(),
+        1,
+        "its ports and volumes are taken once, so it is not in its own way"
+    );
     world.gone("web");
-    assert_eq!(world.used("a"), 0);
+    assert_eq!((world.used("a"), pods()), (0, 0));
 }
 
 #[test]
@@ -287,18 +297,15 @@ fn devices_that_the_kubelet_does_not_report_yet_are_believed_until_initialized()
     world.claim("c", "p://1", none(), json!([]));
     world.node("n", "p://1", ours(none()), json!([]));
     let gpus = || {
-        world
-            .state
-            .machine("p://1")
-            .unwrap()
-            .view
-            .allocatable
-            .amount("gpu")
-            .value()
+        let view = world.state.machine("p://1").unwrap().view;
+        (
+            view.capacity.amount("gpu").value(),
+            view.allocatable.amount("gpu").value(),
+        )
     };
-    assert_eq!(gpus(), 2);
+    assert_eq!(gpus(), (2, 2));
     world.node("n", "p://1", initialized(), json!([]));
-    assert_eq!(gpus(), 0);
+    assert_eq!(gpus(), (0, 0));
 }
 
 #[test]
@@ -342,6 +349,14 @@ fn marking_a_node_frees_its_pools_limits_once_and_unmarking_takes_them_back() {
     assert_eq!(world.nodes_in("default"), 0, "an update keeps the mark");
     world.state.unmark_for_deletion(["p://1"]);
     assert_eq!(world.nodes_in("default"), 1);
+    world.node("other", "p://2", initialized(), json!([]));
+    world.state.mark_for_deletion(["p://1"]);
+    let deleted = json!({ "deletionTimestamp": "2026-01-01T00:00:00Z" });
+    world.claim("c", "p://1", deleted, json!([]));
+    assert_eq!(world.nodes_in("default"), 1, "it was taken off already");
+    world.watches.nodes.remove(&Key::cluster("n"));
+    world.watches.claims.remove(&Key::cluster("c"));
+    assert_eq!((world.nodes_in("default"), world.pool("default").cpu().value()), (1, 4));
 }
 
 #[test]
@@ -355,6 +370,7 @@ fn a_node_that_changes_its_pool_is_counted_in_the_new_one() {
         json!([]),
     );
     assert_eq!((world.nodes_in("default"), world.nodes_in("other")), (0, 1));
+    assert!(world.pool("default").is_empty(), "nothing is left to show");
 }
 
 #[test]
@@ -448,6 +464,22 @@ fn consolidation_looks_again_when_something_changed() {
     assert_eq!(stamp(), bound);
     world.gone("web");
     assert_ne!(stamp(), bound);
+    let pool = |generation: i64, labels: Value| {
+        let pool: karpenter_api::NodePool = serde_json::from_value(json!({
+            "apiVersion": "karpenter.sh/v1", "kind": "NodePool",
+            "metadata": { "name": "default", "generation": generation, "labels": labels },
+            "spec": { "template": { "spec": { "requirements": [],
+                "nodeClassRef": { "group": "karpenter.test.sh", "kind": "TestNodeClass", "name": "default" } } } } }))
+        .unwrap();
+        world.watches.pools.apply(Key::of(&pool), &world.version(), pool);
+    };
+    pool(1, none());
+    let known = stamp();
+    world.manual.advance(Duration::from_secs(1));
+    pool(1, json!({ "team": "a" }));
+    assert_eq!(stamp(), known, "its spec is the same");
+    pool(2, none());
+    assert_ne!(stamp(), known);
 }
 
 #[test]
@@ -616,4 +648,26 @@ fn a_machine_is_empty_since_the_last_pod_that_would_have_to_move_has_left() {
     world.pod("done", "3", "n", none());
     world.pod("done", "3", "n", json!({ "status": { "phase": "Succeeded" } }));
     assert_eq!(empty_since(), at(30));
+}
+
+#[test]
+fn a_pod_that_was_bound_while_it_was_planned_for_is_not_timed_and_a_failure_forgets_its_claim() {
+    let world = world();
+    let key = |name: &str| Key::namespaced("default", name);
+    world.node("n", "p://1", none(), json!([]));
+    world.pod("bound", "1", "n", none());
+    world.state.found_place(&key("bound"), PoolRegistration::Healthy);
+    assert_eq!(world.state.pod_times(&key("bound")), PodTimes::default());
+
+    world.pod("waits", "2", "", none());
+    world.claim("c", "", none(), json!([]));
+    let pod = world.state.facts().pending[0].entry.pod.clone();
+    world.state.assign("c", &[pod]);
+    world.state.found_place(&key("waits"), PoolRegistration::Healthy);
+    assert!(world.state.pod_times(&key("waits")).schedulable.is_some());
+    assert_eq!(world.state.claim_of(&key("waits")).as_deref(), Some("c"));
+    world.state.failed_to_schedule(&key("waits"));
+    let times = world.state.pod_times(&key("waits"));
+    assert_eq!((times.schedulable, times.schedulable_on_healthy_pool), (None, None));
+    assert_eq!(world.state.claim_of(&key("waits")), None);
 }

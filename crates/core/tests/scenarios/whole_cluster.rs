@@ -1,19 +1,22 @@
 //! A cluster with everything in it: scheduler, workloads, kubelets, a cloud whose machines boot, and our controllers.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{Node, Pod};
-use karpenter_api::NodeClaim;
+use karpenter_api::{NodeClaim, NodePool};
 use karpenter_cloud::fake::FakeProvider;
+use karpenter_cloud::provider::DriftReason;
 use karpenter_core::context::Context;
 use karpenter_core::controllers;
 use karpenter_core::metrics::Metrics;
 use karpenter_core::options::Options;
 use karpenter_sandbox::requests::LoggedRequest;
 use karpenter_sandbox::{DeleteOptions, Machine, Objects, Sandbox, Timing};
+use kube::ResourceExt;
 use parking_lot::Mutex;
 use serde_json::json;
 use tokio::task::{AbortHandle, JoinSet};
@@ -45,6 +48,9 @@ pub(crate) struct WholeCluster {
     agent: String,
     tasks: JoinSet<()>,
     running: Arc<Mutex<Vec<AbortHandle>>>,
+    /// How many writes the controllers live for.
+    lifetime: Option<usize>,
+    drifted: Mutex<Vec<String>>,
 }
 
 impl WholeCluster {
@@ -68,12 +74,15 @@ impl WholeCluster {
             agent: "karpenter-0".to_owned(),
             tasks: JoinSet::new(),
             running: Arc::default(),
+            lifetime: None,
+            drifted: Mutex::default(),
         };
-        cluster.run().await;
+        let _ = cluster.run().await;
         cluster
     }
 
-    async fn run(&mut self) {
+    /// Whether these controllers have died of the lifetime they were given is in the answer.
+    async fn run(&mut self) -> Arc<AtomicBool> {
         let clock = clock(&self.sandbox);
         let ctx = Context::new(
             self.sandbox.client_as(&self.agent),
@@ -84,12 +93,16 @@ impl WholeCluster {
         );
         let mut watches = ctx.watch();
         ctx.synced().await;
+        let died = self
+            .lifetime
+            .map_or_else(Arc::default, |writes| self.cut_off_after(writes));
         let watching = async move { while watches.join_next().await.is_some() {} };
         let mut running = vec![self.tasks.spawn(watching)];
         let controllers = controllers::all(&ctx).into_iter();
         running.extend(controllers.map(|controller| self.tasks.spawn(controller.run(CancellationToken::new()))));
         *self.running.lock() = running;
         self.sandbox.settle().await;
+        died
     }
 
     /// Has the controllers die right after their `writes`-th write from now on, before they hear of its success; whether that
@@ -109,7 +122,20 @@ impl WholeCluster {
     /// The controllers die where they stand, and others take over with an empty memory.
     pub(crate) async fn restart(&mut self) {
         self.bury().await;
-        self.run().await;
+        let _ = self.run().await;
+    }
+
+    /// One life of the controllers follows another, each of which ends with the given number of writes, or after a minute in which
+    /// it had no more to write.
+    pub(crate) async fn live_through(&mut self, lives: impl IntoIterator<Item = usize>) {
+        for writes in lives {
+            self.lifetime = Some(writes);
+            self.bury().await;
+            let died = self.run().await;
+            self.until(1, |_| died.load(Ordering::SeqCst)).await;
+        }
+        self.lifetime = None;
+        self.restart().await;
     }
 
     async fn bury(&mut self) {
@@ -141,11 +167,56 @@ impl WholeCluster {
             .expect("the Deployment is accepted");
     }
 
+    /// The UIDs of the pods of a Deployment.
+    pub(crate) fn pods(&self, app: &str) -> BTreeSet<String> {
+        let pods = self.objects().list::<Pod>("").into_iter();
+        let is_of = |pod: &Pod| pod.labels().get("app").is_some_and(|own| own == app);
+        pods.filter(is_of).filter_map(|pod| pod.metadata.uid).collect()
+    }
+
+    /// A user deletes every NodeClaim there is.
+    pub(crate) fn delete_claims(&self) {
+        for claim in self.objects().list::<NodeClaim>("") {
+            let name = claim.name_any();
+            self.objects()
+                .delete::<NodeClaim>("", &name, &DeleteOptions::default())
+                .expect("it is there");
+        }
+    }
+
     pub(crate) fn scale(&self, name: &str, replicas: usize) {
         let patch = json!({ "spec": { "replicas": replicas } });
         self.objects()
             .patch::<Deployment>("default", name, &patch)
             .expect("it is there");
+    }
+
+    /// Gives the pool `default` other rules for disruption.
+    pub(crate) fn set_disruption(&self, disruption: serde_json::Value) {
+        let spec = json!({ "spec": { "disruption": disruption } });
+        self.objects()
+            .patch::<NodePool>("", "default", &spec)
+            .expect("it is there");
+    }
+
+    /// The first machines there are drift.
+    pub(crate) fn drift(&self, machines: usize) {
+        let ids = self.cloud.machines().into_iter().map(|own| own.instance.provider_id);
+        let drifted: Vec<String> = ids.take(machines).collect();
+        for id in &drifted {
+            let reason = DriftReason("ImageDrifted".to_owned());
+            self.cloud.set_drifted(id, Some(reason));
+        }
+        *self.drifted.lock() = drifted;
+    }
+
+    /// Whether any machine is left of those that drifted.
+    pub(crate) fn has_drifted(&self) -> bool {
+        let drifted = self.drifted.lock();
+        let machines = self.cloud.machines().into_iter();
+        machines
+            .map(|own| own.instance.provider_id)
+            .any(|id| drifted.contains(&id))
     }
 
     /// Lets time pass until `holds`, for at most `minutes`; whether it does.
@@ -172,13 +243,18 @@ impl WholeCluster {
             && self.cloud.machines().is_empty()
     }
 
-    /// As many pods run, each on a node, claim and machine of its own, and there is nothing else.
-    pub(crate) fn runs_exactly(&self, pods: usize) -> bool {
+    /// As many pods run, on as many nodes, claims and machines, and there is nothing else.
+    pub(crate) fn runs(&self, pods: usize, nodes: usize) -> bool {
         let claims: Vec<NodeClaim> = self.objects().list("");
         running(&self.objects()) == pods
-            && claims.len() == pods
+            && claims.len() == nodes
             && !claims.iter().any(NodeClaim::is_terminating)
-            && self.counts() == (pods, pods, pods)
+            && self.counts() == (nodes, nodes, nodes)
+    }
+
+    /// As many pods run, each on a node, claim and machine of its own, and there is nothing else.
+    pub(crate) fn runs_exactly(&self, pods: usize) -> bool {
+        self.runs(pods, pods)
     }
 
     /// Claims, nodes and machines; claims that share a machine count once.
