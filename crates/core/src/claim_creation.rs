@@ -58,6 +58,20 @@ impl ClaimCreator {
             .nodeclaim_created(reason, created.node_pool().unwrap_or_default(), min_values);
         Ok(created)
     }
+
+    /// Forgets claims that were created, that no watch ever showed, and that are gone (lifecycle.md §2.13): whatever counts on
+    /// them needs others.
+    ///
+    /// # Errors
+    /// With what the API server says.
+    pub async fn forget_lost(&self) -> Result<()> {
+        for name in self.state.long_unseen() {
+            if self.api.get_opt(&name).await?.is_none() {
+                self.state.forget_unseen(&name);
+            }
+        }
+        Ok(())
+    }
 }
 
 /// The NodeClaim that launches `planned`, made from the template of `pool` (scheduling.md §4.8).

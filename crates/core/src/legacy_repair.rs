@@ -7,10 +7,11 @@ use std::sync::Arc;
 
 use jiff::SignedDuration;
 use k8s_openapi::api::core::v1::Node;
-use karpenter_api::labels;
+use karpenter_api::{labels, pods};
 use karpenter_cloud::repair::NodeCondition;
 use karpenter_cloud::repair::legacy::LegacyPolicies;
 use karpenter_engine::disruption::repair::trips;
+use kube::ResourceExt;
 
 use crate::claims::{self, Reason};
 use crate::context::Context;
@@ -85,6 +86,9 @@ impl Reconcile<Node> for LegacyRepair {
             consolidation_policy: "",
             termination_mode: claims::termination_mode(&claim),
         };
+        let on_node = self.ctx.relations.pods_on(&node.name_any());
+        let moving = on_node.iter().filter(|pod| pods::is_reschedulable(pod)).count();
+        self.ctx.metrics.shared.pods_disruption_initiated(&disrupted, moving);
         let image = claim.status.as_ref().and_then(|status| status.image_id.as_deref());
         self.ctx.metrics.shared.unhealthy_nodeclaim_disrupted(
             &condition.condition_type,

@@ -178,12 +178,16 @@ impl Reboots {
             return Ok(Next::After(POLL));
         };
         let before = claim.annotations().get(annotations::REBOOT_PRE_BOOT_ID);
-        if before.is_some_and(|before| before != boot_id(&node)) {
+        match before {
             // It happened, but the process that asked for it did not get to write so.
-            return self.issued(claim, &node).await;
-        }
-        if let Drained::Not = self.drain(&node, requested, bound) {
-            return Ok(Next::After(POLL_PODS));
+            Some(before) if before != boot_id(&node) => return self.issued(claim, &node).await,
+            // The drain is over once the cloud has been asked.
+            Some(_) => {}
+            None => {
+                if let Drained::Not = self.drain(&node, requested, bound) {
+                    return Ok(Next::After(POLL_PODS));
+                }
+            }
         }
         let Some(claim) = self.remember_boot(claim, &node).await? else {
             return Ok(Next::Wait);

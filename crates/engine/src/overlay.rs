@@ -334,7 +334,14 @@ mod tests {
             "a",
             json!({ "requirements": spot(), "priceAdjustment": "-50%" }),
         )]);
-        assert!((price(&half, "spot") - price(&run(&[]), "spot") / 2.0).abs() < 1e-9);
+        let raw = price(&run(&[]), "spot");
+        assert!((price(&half, "spot") - raw / 2.0).abs() < 1e-9);
+        let adjusted = |adjustment: &str| {
+            let spec = json!({ "requirements": spot(), "priceAdjustment": adjustment });
+            price(&run(&[overlay("a", spec)]), "spot")
+        };
+        assert!((adjusted("+10%") - raw * 1.1).abs() < 1e-9);
+        assert_eq!((adjusted("-100%"), adjusted("-5")), (0.0, 0.0));
     }
 
     #[test]
@@ -351,6 +358,22 @@ mod tests {
                 reason: RejectReason::Conflict
             }]
         );
+    }
+
+    #[test]
+    fn an_overlay_of_one_zone_changes_the_price_there_only() {
+        let zone = json!([{ "key": "topology.kubernetes.io/zone", "operator": "In", "values": ["test-zone-b"] }]);
+        let overlaid = run(&[overlay(
+            "a",
+            json!({ "requirements": zone, "price": "5", "capacity": { "example.com/fpga": "2" } }),
+        )]);
+        for found in &overlaid.pools[0].instance_types {
+            for offering in &found.offerings {
+                let zones = offering.requirements.get("topology.kubernetes.io/zone").unwrap();
+                assert_eq!(offering.price == 5.0, zones.has("test-zone-b"), "{}", found.name);
+            }
+            assert_eq!(found.capacity.amount("example.com/fpga"), "2".parse().unwrap());
+        }
     }
 
     #[test]

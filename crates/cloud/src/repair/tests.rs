@@ -92,6 +92,28 @@ fn a_specific_match_suppresses_the_fallback_even_while_tolerated() {
     assert_eq!(RepairPolicies::resolve(&matches, at(29), None), None);
     let repair = RepairPolicies::resolve(&matches, at(30), None).expect("eligible");
     assert!(!repair.is_fallback);
+    let any = policies(vec![policy("Ready", "", 1), policy("Ready", ".*", 30)]);
+    let matches = any.matches(&[condition("Ready", "Unheard", 0)], at(0));
+    assert_eq!(
+        RepairPolicies::resolve(&matches, at(29), None),
+        None,
+        "a pattern that takes every reason is specific too"
+    );
+}
+
+#[test]
+fn a_heartbeat_or_another_message_says_nothing_new_and_another_reason_does() {
+    let of = |heartbeat: &str, message: &str, reason: &str| {
+        let node: k8s_openapi::api::core::v1::Node =
+            serde_json::from_value(serde_json::json!({"status": {"conditions": [
+            {"type": "Ready", "status": "False", "reason": reason, "message": message,
+             "lastHeartbeatTime": heartbeat, "lastTransitionTime": "2026-01-01T00:00:00Z"}]}}))
+            .expect("a node");
+        NodeCondition::of(&node)
+    };
+    let first = of("2026-01-01T00:00:00Z", "a", "KubeletStopped");
+    assert_eq!(of("2026-01-01T00:05:00Z", "b", "KubeletStopped"), first);
+    assert_ne!(of("2026-01-01T00:05:00Z", "b", "Other"), first);
 }
 
 #[test]
@@ -121,6 +143,7 @@ fn the_most_disruptive_action_wins_and_the_shortest_bound_of_all_applies() {
     reboot.priority = 100;
     reboot.termination_grace_period = Some(MINUTE);
     let mut replace = policy("Disk", "Bad", 0);
+    replace.priority = 0;
     replace.termination_grace_period = Some(MINUTE * 5);
     let set = policies(vec![policy("Ready", "", 10), reboot, replace]);
     let conditions = [condition("Net", "Down", 0), condition("Disk", "Bad", 0)];

@@ -226,7 +226,7 @@ mod tests {
 
     use super::*;
     use crate::clock::ManualClock;
-    use crate::events::{Regarding, nominate_pod, pod_failed_to_schedule};
+    use crate::events::{Regarding, nominate_pod, pod_failed_to_schedule, pod_insufficient_capacity};
 
     fn pod(uid: &str) -> Regarding {
         Regarding::pod("default", "web", uid)
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn nominations_are_limited_and_a_held_back_one_stays_quiet() {
+    fn events_of_many_pods_are_limited_and_a_held_back_one_stays_quiet() {
         let manual = ManualClock::starting_at(Timestamp::UNIX_EPOCH);
         let recorder = Recorder::new(manual.clock());
         let publish = |uid: usize| recorder.publish(nominate_pod(pod(&uid.to_string()), Some("claim"), None));
@@ -266,5 +266,12 @@ mod tests {
         manual.advance(Duration::from_secs(1));
         assert_eq!(publish(19), Published::Duplicate);
         assert_eq!((100..120).filter(|uid| publish(*uid) == Published::Queued).count(), 5);
+        let sold_out = |uid: usize| {
+            let pod = pod(&format!("s{uid}"));
+            recorder.publish(pod_insufficient_capacity(pod, "claim", "sold out"))
+        };
+        assert_eq!((0..20).filter(|uid| sold_out(*uid) == Published::Queued).count(), 10);
+        manual.advance(Duration::from_secs(1));
+        assert_eq!((100..120).filter(|uid| sold_out(*uid) == Published::Queued).count(), 5);
     }
 }

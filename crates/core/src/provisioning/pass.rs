@@ -5,7 +5,6 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use karpenter_api::NodeClaim;
 use karpenter_api::conditions::StatusConditions;
 use karpenter_api::node_pool::NODE_REGISTRATION_HEALTHY;
 use karpenter_cloud::provider::Weight;
@@ -14,7 +13,7 @@ use karpenter_engine::model::{Node, Pod, Snapshot, VolumeFacts};
 use karpenter_engine::plan::{NodePlacement, PlannedClaim};
 use karpenter_engine::reason::Reason;
 use karpenter_engine::{Plan, solve_within};
-use kube::{Api, ResourceExt};
+use kube::ResourceExt;
 
 use super::headroom::Headroom;
 use super::holding::Undecided;
@@ -62,7 +61,7 @@ impl Pass {
 
     pub(super) async fn run(&self) -> Result<Outcome> {
         let started = Instant::now();
-        self.forget_lost_claims().await?;
+        self.creator.forget_lost().await?;
         let Some(input) = self.input().await else {
             self.metrics.ended("", 0);
             self.metrics.pending_by_zone(&BTreeMap::new());
@@ -81,17 +80,6 @@ impl Pass {
         } else {
             Outcome::OutOfTime
         })
-    }
-
-    /// Claims that we created and that no watch ever showed: if they are gone, their pods need another place.
-    async fn forget_lost_claims(&self) -> Result<()> {
-        let api: Api<NodeClaim> = Api::all(self.ctx.client.clone());
-        for name in self.ctx.state.long_unseen() {
-            if api.get_opt(&name).await?.is_none() {
-                self.ctx.state.forget_unseen(&name);
-            }
-        }
-        Ok(())
     }
 
     /// Everything the engine needs, or nothing if no pod needs a place.

@@ -70,6 +70,7 @@ impl Reconcile<NodePool> for StaticProvisioning {
         if !self.ctx.state.synced() {
             return Ok(Next::After(WHILE_UNSYNCED));
         }
+        self.creator.forget_lost().await?;
         let name = pool.name_any();
         let missing = missing(replicas, self.ctx.state.slots.counts(&name));
         if missing == 0 {

@@ -93,6 +93,11 @@ mod tests {
             &format!("{{spec: {{containers: [], tolerations: [{{operator: Exists}}], {MOUNTED}}}}}"),
             false,
         );
+        let mirror = "ownerReferences: [{apiVersion: v1, kind: Node, name: n, uid: u}]";
+        check(
+            &format!("{{metadata: {{{mirror}}}, spec: {{containers: [], {MOUNTED}}}}}"),
+            false,
+        );
         check(
             "{metadata: {name: db}, spec: {containers: [], tolerations: [{operator: Exists}], \
              volumes: [{name: data, ephemeral: {}}]}}",

@@ -1,8 +1,10 @@
 //! From pending pods to NodeClaims.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use karpenter_api::{NodeClaim, Requirement};
+use karpenter_api::{NodeClaim, NodePool, Requirement};
+use karpenter_cloud::fake::Method;
 use karpenter_core::provisioning;
 use karpenter_sandbox::DeleteOptions;
 use karpenter_sandbox::faults::Fault;
@@ -274,7 +276,7 @@ async fn ten_waves_within_the_window_share_nodes() {
         for number in 0..8 {
             world.pending_pod(&format!("web-{wave}-{number}"), "900m", none());
         }
-        world.sandbox.run_for(std::time::Duration::from_millis(300)).await;
+        world.sandbox.run_for(Duration::from_millis(300)).await;
     }
     world.pass(2).await;
     let pods: i64 = world
@@ -396,4 +398,47 @@ spec: {volumeName: pv-1, accessModes: [ReadWriteOnce], resources: {requests: {st
         .collect();
     found.sort();
     assert_eq!(found, [vec!["on-demand"], vec!["on-demand", "spot"]]);
+}
+
+#[tokio::test]
+async fn a_claim_carries_the_hash_of_its_pool_as_it_was_planned_with() {
+    const HASH: &str = "karpenter.sh/nodepool-hash";
+    let world = provisioner().await;
+    world.pool("default", none());
+    let pool = || world.sandbox.objects().get::<NodePool>("", "default").unwrap();
+    let planned = pool().static_hash();
+    world.cloud.set_latency(Method::InstanceTypes, Duration::from_secs(5));
+    world.pending_pod("web", "1", none());
+    world.pass(3).await;
+    // The pass has read the pool and waits for its instance types.
+    let edited = json!({ "spec": { "template": { "metadata": { "labels": { "team": "b" } } } } });
+    world
+        .sandbox
+        .objects()
+        .patch::<NodePool>("", "default", &edited)
+        .unwrap();
+    world.pass(10).await;
+    assert_ne!(pool().static_hash(), planned);
+    let claim = world.claims().remove(0);
+    assert_eq!(claim.annotations()[HASH], planned, "so that it counts as drifted");
+}
+
+#[tokio::test]
+async fn a_pod_with_resource_claims_is_refused_and_the_others_are_not() {
+    let world = provisioner().await;
+    world.pool("default", none());
+    let claims = json!({ "spec": { "resourceClaims": [{ "name": "gpu", "resourceClaimName": "gpu" }] } });
+    world.pending_pod("device", "1", claims);
+    world.pending_pod("web", "1", none());
+    world.pass(2).await;
+    let [claim] = world.claims().try_into().unwrap();
+    assert_eq!(
+        claim.spec.resources.requests.unwrap().amount("pods"),
+        "1".parse().unwrap()
+    );
+    let [event] = world.events("device").try_into().unwrap();
+    assert!(
+        event.starts_with("FailedScheduling: ") && event.contains("resource claims (DRA)"),
+        "{event}"
+    );
 }

@@ -50,6 +50,24 @@ async fn boot(cluster: &Cluster, id: &str) {
     cluster.sandbox.settle().await;
 }
 
+/// As [`boot`], before anybody else gets to do anything.
+fn reboot_now(cluster: &Cluster, id: &str) {
+    let name = cluster.node_of("a").metadata.name.unwrap();
+    let status = json!({"status": {"nodeInfo": {"bootID": id}}});
+    cluster.objects().patch_status::<Node>("", &name, &status).unwrap();
+}
+
+/// Until the claim says so, for at most a minute.
+async fn until_rebooting(cluster: &Cluster) {
+    for _ in 0..60 {
+        if !cluster.condition("a", "Rebooting").is_empty() {
+            return;
+        }
+        cluster.seconds(1).await;
+    }
+    panic!("no reboot was asked for");
+}
+
 /// The condition appears, and its toleration passes.
 async fn fall_ill(cluster: &Cluster, condition: &str) {
     cluster.set_condition("a", condition, "True", "Any").await;
@@ -139,14 +157,76 @@ async fn a_bound_of_zero_restarts_at_once_and_leaves_the_pods() {
     cluster.pod_on("a", "web", "1", "").await;
     cluster.set_condition("a", "Frozen", "True", "Any").await;
     cluster.minutes(1).await;
-    for _ in 0..20 {
-        if !cluster.condition("a", "Rebooting").is_empty() {
-            break;
-        }
-        cluster.seconds(1).await;
-    }
+    until_rebooting(&cluster).await;
     assert_eq!(cluster.condition("a", "Rebooting"), "True/RebootIssued");
     assert!(!cluster.is_terminating("web"));
+}
+
+#[tokio::test]
+async fn a_node_without_pods_is_restarted_after_five_seconds_and_not_before() {
+    let cluster = cluster().await;
+    cluster.set_condition("a", "Hung", "True", "Any").await;
+    cluster.minutes(1).await;
+    until_rebooting(&cluster).await;
+    assert_eq!(cluster.condition("a", "Rebooting"), "True/RebootRequested");
+    cluster.seconds(3).await;
+    assert_eq!(cluster.cloud.calls(Method::Reboot), 0, "a pod may still be on its way");
+    cluster.seconds(3).await;
+    assert_eq!(cluster.condition("a", "Rebooting"), "True/RebootIssued");
+}
+
+#[tokio::test]
+async fn without_a_bound_a_pod_that_refuses_to_leave_is_waited_for() {
+    let cluster = cluster().await;
+    cluster.set_condition("a", "Stale", "True", "Any").await;
+    cluster.minutes(1).await;
+    until_rebooting(&cluster).await;
+    cluster
+        .pod_on("a", "web", "1", "annotations: {karpenter.sh/do-not-disrupt: 'true'}")
+        .await;
+    cluster.minutes(10).await;
+    assert_eq!(cluster.condition("a", "Rebooting"), "True/RebootRequested");
+    assert_eq!(cluster.cloud.calls(Method::Reboot), 0);
+    assert!(!cluster.is_leaving("a"));
+}
+
+#[tokio::test]
+async fn a_new_boot_admits_pods_and_only_a_ready_node_ends_the_reboot() {
+    let cluster = cluster().await;
+    fall_ill(&cluster, "Hung").await;
+    cluster.set_ready("False").await;
+    boot(&cluster, "boot-2").await;
+    cluster.seconds(30).await;
+    assert!(!cluster.is_tainted("a", TAINT));
+    assert_eq!(cluster.condition("a", "Rebooting"), "True/RebootIssued");
+    assert_eq!(annotation(&cluster, PRE_BOOT_ID).as_deref(), Some("boot-1"));
+    cluster.set_ready("True").await;
+    cluster.seconds(20).await;
+    assert_eq!(cluster.condition("a", "Rebooting"), "False/RebootSucceeded");
+    assert_eq!(cluster.condition("a", "Initialized"), "True/Initialized");
+}
+
+#[tokio::test]
+async fn a_failed_reboot_tightens_a_deadline_and_never_loosens_it() {
+    const DEADLINE: &str = "karpenter.sh/nodeclaim-termination-timestamp";
+    let check = async |condition: &str, known: Option<&str>, expected: Option<&str>| {
+        let cluster = cluster().await;
+        cluster
+            .cloud
+            .fail_when(|method| (method == Method::Reboot).then(|| (Moment::Before, CloudError::RebootNotImplemented)));
+        if let Some(known) = known {
+            let annotation = json!({"metadata": {"annotations": {DEADLINE: known}}});
+            cluster.objects().patch::<NodeClaim>("", "a", &annotation).unwrap();
+        }
+        // Keeps the claim after its deletion.
+        let finalizers = json!({"metadata": {"finalizers": ["karpenter.sh/termination", "test.sh/stays"]}});
+        cluster.objects().patch::<NodeClaim>("", "a", &finalizers).unwrap();
+        fall_ill(&cluster, condition).await;
+        assert!(cluster.is_leaving("a"), "{condition}");
+        assert_eq!(annotation(&cluster, DEADLINE).as_deref(), expected, "{condition}");
+    };
+    check("Hung", Some("2026-01-01T00:01:30Z"), Some("2026-01-01T00:01:30Z")).await;
+    check("Stale", None, None).await;
 }
 
 #[tokio::test]
@@ -291,4 +371,24 @@ async fn a_restart_of_the_controller_finishes_the_reboot_without_a_second_one() 
     cluster.seconds(30).await;
     assert_eq!(cluster.condition("a", "Rebooting"), "False/RebootSucceeded");
     assert_eq!(cluster.cloud.machines()[0].reboots.len(), 1);
+}
+
+#[tokio::test]
+async fn a_machine_that_has_rebooted_meanwhile_is_not_asked_to_again() {
+    let mut cluster = cluster().await;
+    cluster.cloud.fail_when(|method| {
+        (method == Method::Reboot).then(|| (Moment::After, CloudError::transient("the answer was lost")))
+    });
+    cluster.set_condition("a", "Frozen", "True", "Any").await;
+    cluster.seconds(60 + 11).await;
+    assert_eq!(cluster.condition("a", "Rebooting"), "True/RebootRequested");
+    let asked = cluster.cloud.calls(Method::Reboot);
+    assert!(asked >= 1);
+    cluster.cloud.stop_failing();
+    reboot_now(&cluster, "boot-2");
+    cluster.restart().await;
+    cluster.set_condition("a", "Frozen", "False", "").await;
+    cluster.seconds(30).await;
+    assert_eq!(cluster.condition("a", "Rebooting"), "False/RebootSucceeded");
+    assert_eq!(cluster.cloud.calls(Method::Reboot), asked);
 }

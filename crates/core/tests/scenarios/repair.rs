@@ -251,7 +251,9 @@ async fn legacy_repair_deletes_at_once_and_knows_no_budget() {
     cluster
         .open_pool(json!({"consolidateAfter": "Never", "budgets": [{"nodes": "0"}]}))
         .await;
-    cluster.claim("a", "expireAfter: Never").await;
+    cluster
+        .claim("a", "expireAfter: Never, terminationGracePeriod: 1h")
+        .await;
     cluster
         .pod_on("a", "web", "1", "annotations: {karpenter.sh/do-not-disrupt: 'true'}")
         .await;
@@ -265,8 +267,14 @@ async fn legacy_repair_deletes_at_once_and_knows_no_budget() {
     let deadline: jiff::Timestamp = annotations["karpenter.sh/nodeclaim-termination-timestamp"]
         .parse()
         .unwrap();
-    assert!(deadline <= cluster.ctx.clock.now());
+    assert!(deadline <= cluster.ctx.clock.now(), "whatever grace the claim asks for");
     assert_eq!(cluster.disrupted("unhealthy"), 1.0);
+    let text = cluster.ctx.metrics.registry.encode();
+    let mut lines = text.lines();
+    let pods = lines
+        .find(|line| line.starts_with("karpenter_pods_disruption_initiated_total{"))
+        .unwrap();
+    assert!(pods.contains("reason=\"unhealthy\"") && pods.ends_with(" 1"), "{pods}");
 }
 
 #[tokio::test]
@@ -283,8 +291,13 @@ async fn legacy_repair_stops_when_too_much_is_broken() {
     for claim in ["a", "b"] {
         cluster.set_condition(claim, "Broken", "True", "Disk").await;
     }
+    cluster.events();
     cluster.minutes(2).await;
     assert!(!cluster.is_leaving("a") && !cluster.is_leaving("b"));
+    let events = cluster.events();
+    for kind in ["Node", "NodeClaim", "NodePool"] {
+        assert!(events.contains(&format!("{kind}/NodeRepairBlocked")), "{events:?}");
+    }
     cluster.set_condition("b", "Broken", "False", "").await;
     cluster.minutes(6).await;
     assert!(cluster.is_leaving("a") && !cluster.is_leaving("b"));

@@ -1,6 +1,8 @@
 //! NodePools with `replicas`.
 
 use karpenter_api::{NodeClaim, NodePool};
+use karpenter_sandbox::DeleteOptions;
+use karpenter_sandbox::faults::Fault;
 use serde_json::json;
 
 use crate::cluster::Cluster;
@@ -51,6 +53,45 @@ async fn a_static_pool_stays_within_its_limit() {
     assert_eq!(claims(&cluster).len(), 2);
     cluster.minutes(5).await;
     assert_eq!(claims(&cluster).len(), 2);
+}
+
+#[tokio::test]
+async fn a_static_pool_at_its_limit_tries_again_every_thirty_seconds() {
+    let cluster = with_pool(3, "limits: {nodes: '2'},").await;
+    cluster.seconds(30).await;
+    let tries = || {
+        let name = "controller_runtime_reconcile_total{controller=\"static.provisioning\",result=\"requeue_after\"}";
+        cluster.metric(name)
+    };
+    let before = tries();
+    cluster.minutes(5).await;
+    assert_eq!(tries() - before, 10.0);
+}
+
+#[tokio::test]
+async fn a_claim_of_a_static_pool_that_is_gone_before_the_watch_showed_it_is_made_again() {
+    let cluster = with_pool(0, "").await;
+    for verb in ["watch", "list"] {
+        let blind = Fault::fail(503)
+            .verb(verb)
+            .resource("nodeclaims")
+            .agent(cluster.agent());
+        cluster.sandbox.faults().inject(blind);
+    }
+    cluster.sandbox.faults().drop_watches();
+    scale(&cluster, 1).await;
+    let [lost] = claims(&cluster).try_into().unwrap();
+    let lost = lost.metadata.name.unwrap();
+    cluster
+        .objects()
+        .delete::<NodeClaim>("", &lost, &DeleteOptions::default())
+        .unwrap();
+    cluster.seconds(10).await;
+    assert!(claims(&cluster).is_empty(), "it may still show up");
+    cluster.sandbox.faults().clear();
+    cluster.minutes(3).await;
+    let [again] = claims(&cluster).try_into().unwrap();
+    assert_ne!(again.metadata.name, Some(lost));
 }
 
 #[tokio::test]
