@@ -42,7 +42,7 @@ struct State {
     feeds: Feeds,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Collection {
     objects: BTreeMap<Box<str>, Arc<Object>>,
     history: VecDeque<(Instant, Arc<Event>)>,
@@ -377,19 +377,6 @@ impl Store {
             .take(512)
             .map(|(_, event)| Arc::clone(event))
             .collect())
-    }
-}
-
-impl Default for Collection {
-    fn default() -> Self {
-        Self {
-            objects: BTreeMap::new(),
-            history: VecDeque::new(),
-            forgotten: 0,
-            latest: 0,
-            wake: Bell::default(),
-            readers: Vec::new(),
-        }
     }
 }
 
