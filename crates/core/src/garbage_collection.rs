@@ -155,16 +155,19 @@ impl GarbageCollection {
             NodeClaim = orphan.claim.name,
             "terminating an instance without a nodeclaim"
         );
-        // First, because a machine that is still there is found again if we die in between, and a Node without one is not.
+        // First, because a machine that is still there is found again if we die in between, and a Node without one is not. A Node
+        // that somebody keeps does not keep the machine, which costs money.
+        let mut errors = Vec::new();
         for node in self.ctx.relations.nodes_of(provider_id) {
             if node.metadata.deletion_timestamp.is_none() {
-                self.ctx.node_writer.delete(&node).await?;
+                errors.extend(self.ctx.node_writer.delete(&node).await.err());
             }
         }
         match self.ctx.cloud.delete(&stand_in(&instance, &orphan.claim)).await {
-            Err(error) if !error.is_not_found() => Err(failed("terminating", error)),
-            Ok(_) | Err(_) => Ok(()),
+            Err(error) if !error.is_not_found() => errors.push(failed("terminating", error)),
+            Ok(_) | Err(_) => {}
         }
+        Error::all(errors)
     }
 
     /// Every claim there is, of other providers and on their way out included.

@@ -35,7 +35,7 @@ pub use cost::ClusterCost;
 pub use facts::{Facts, Pending};
 pub use inner::PodEntry;
 pub use kindred::Standing;
-pub use machine::Machine;
+pub use machine::{EmptySince, Machine};
 pub use pool_slots::{PoolSlots, SlotCounts};
 pub use scheduling_times::PodTimes;
 
@@ -171,20 +171,17 @@ impl Cluster {
         self.inner.read().machine_of_node(name)
     }
 
-    /// Since when a machine is known to have had no pod that would have to be placed elsewhere; `None` if it has one. What
-    /// was before this process started is not known.
-    pub fn empty_since(&self, provider_id: &str) -> Option<Timestamp> {
-        self.emptied(&self.machine(provider_id)?)
+    /// Since when a machine is known to have had no pod that would have to be placed elsewhere; `None` if it has one.
+    pub fn empty_since(&self, provider_id: &str) -> Option<EmptySince> {
+        Some(match self.machine(provider_id)?.empty_since()? {
+            EmptySince::Unused(at) => EmptySince::Unused(at.max(self.started)),
+            departure => departure,
+        })
     }
 
-    /// The machines without such pods, and since when.
-    pub fn empty_machines(&self) -> Vec<(Machine, Timestamp)> {
-        let since = |machine: Machine| self.emptied(&machine).map(|since| (machine, since));
-        self.machines().into_iter().filter_map(since).collect()
-    }
-
-    fn emptied(&self, machine: &Machine) -> Option<Timestamp> {
-        Some(machine.empty_since()?.max(self.started))
+    /// Of the machines that may be disrupted, the ones whose last such pod left after `earliest`: their NodePools, and when.
+    pub fn departures(&self, earliest: Timestamp) -> Vec<(String, Timestamp)> {
+        self.inner.read().departures(earliest)
     }
 
     /// Makes nodes ineligible as targets and candidates: they are going away. Unknown ones are ignored.

@@ -4,15 +4,17 @@
 //! in motion the time to come to rest. A node that we have seen empty all the while has stood that test already: it goes when
 //! it has been empty for as long as its pool asks, and before those that emptied later.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::{SignedDuration, Timestamp};
 use karpenter_engine::disruption::validation::{self, Invalid, Verdict};
 use karpenter_engine::disruption::{Budgets, Candidate, Command, Method};
+use kube::ResourceExt;
 
 use super::{Memories, fleet, metrics::DisruptionMetrics, report};
 use crate::context::Context;
 use crate::provisioning::without_blocking;
+use crate::state::EmptySince;
 
 /// Long enough for pods that were being scheduled to land, short enough not to hold up savings.
 const DELAY: SignedDuration = SignedDuration::from_secs(15);
@@ -53,41 +55,67 @@ async fn wait(ctx: &Context, command: &mut Command) {
     if command.method != Method::Emptiness {
         return ctx.clock.sleep_until(decided + DELAY).await;
     }
-    // A node with pods that merely cost nothing to move waits in full.
-    let due = |candidate: &Candidate| due(ctx, candidate).unwrap_or(decided + DELAY);
-    let dues: Vec<Timestamp> = command.candidates.iter().map(due).collect();
-    ctx.clock
-        .sleep_until(dues.iter().min().copied().unwrap_or(decided))
-        .await;
+    // A node with pods that merely cost nothing to move waits in full. What is due later is left to a later pass: this one is
+    // also the one that repairs and replaces.
+    let latest = decided + DELAY;
+    let dues = |command: &Command| -> Vec<Option<Timestamp>> {
+        let dues = command.candidates.iter();
+        dues.map(|candidate| due(ctx, candidate)).collect()
+    };
+    let mut first = dues(command).into_iter();
+    command
+        .candidates
+        .retain(|_| first.next().flatten().is_none_or(|due| due <= latest));
+    let first = dues(command);
+    let until = match first.contains(&None) {
+        true => latest,
+        false => first.iter().flatten().min().copied().unwrap_or(decided),
+    };
+    ctx.clock.sleep_until(until).await;
     let now = ctx.clock.now();
-    let mut dues = dues.into_iter();
+    let mut first = first.into_iter();
     command.candidates.retain(|candidate| {
-        let was_due = dues.next().is_some_and(|due| due <= now);
+        let was_due = first.next().flatten().unwrap_or(latest) <= now;
         // Pods that arrived meanwhile are for the second look to find; those that came and went start the time anew.
-        was_due && self::due(ctx, candidate).is_none_or(|due| due <= now)
+        was_due && due(ctx, candidate).is_none_or(|due| due <= now)
     });
 }
 
+/// When a node has been empty for long enough; `None` if it is not empty, or its pool is gone or keeps its nodes.
+///
+/// That nothing happened on the node for `consolidateAfter` is part of being a candidate. A pod event that followed soon on another
+/// is not written, though: if this process saw the last pod leave, it counts for itself.
 fn due(ctx: &Context, candidate: &Candidate) -> Option<Timestamp> {
     let since = ctx.state.empty_since(candidate.node.provider_id.as_deref()?)?;
-    Some(since + patience(ctx, &candidate.pool)?)
+    match since {
+        EmptySince::Departure(at) => Some(at + patience(ctx, &candidate.pool)?),
+        EmptySince::Unused(at) => Some(at + SEEN_EMPTY),
+    }
 }
 
 /// How long a node of this pool must have been seen empty; `None` if the pool is gone or keeps its nodes.
 fn patience(ctx: &Context, pool: &str) -> Option<SignedDuration> {
-    let asked = ctx.pools.named(pool)?.spec.disruption.consolidate_after.as_duration()?;
+    let pool = ctx.pools.named(pool).filter(|pool| !pool.is_static())?;
+    let asked = pool.spec.disruption.consolidate_after.as_duration()?;
     Some(asked.max(SEEN_EMPTY))
 }
 
-/// When the first of the nodes that are empty now may go, if that is soon: between `late` ago and `soon` from now.
+/// When the first of the nodes that were seen to empty may go, if that is soon: between `late` ago and `soon` from now.
 ///
 /// A little of the past is part of it: the condition that makes a node a candidate is written by another controller, and seen
 /// only when the API server has said so.
 pub(super) fn next_due(ctx: &Context, late: SignedDuration, soon: SignedDuration) -> Option<Timestamp> {
     let now = ctx.clock.now();
-    let dues = ctx.state.empty_machines().into_iter().filter_map(|(machine, since)| {
-        let pool = machine.claim.as_deref()?.node_pool()?.to_owned();
-        Some(since + patience(ctx, &pool)?)
-    });
-    dues.filter(|due| now - late < *due && *due <= now + soon).min()
+    let mut patience_of: BTreeMap<String, Option<SignedDuration>> = BTreeMap::new();
+    for pool in ctx.pools.list() {
+        let name = pool.name_any();
+        let patience = patience(ctx, &name);
+        patience_of.insert(name, patience);
+    }
+    let longest = patience_of.values().flatten().max()?;
+    let departures = ctx.state.departures(now - *longest - late).into_iter();
+    departures
+        .filter_map(|(pool, at)| Some(at + patience_of.get(&pool).copied().flatten()?))
+        .filter(|due| now - late < *due && *due <= now + soon)
+        .min()
 }

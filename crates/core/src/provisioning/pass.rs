@@ -70,10 +70,11 @@ impl Pass {
         };
         let plan = self.solve(&input.snapshot);
         self.metrics.took(started.elapsed());
-        self.explain(&plan).await;
         self.use_existing(&plan.existing, &input.coming_up);
         let created = self.create(&plan, &input).await;
         self.note_buffers(Some((&plan, &input))).await;
+        // Last: the provider may have to look something up, and nobody's node should wait for that.
+        self.explain(&plan).await;
         created?;
         Ok(if plan.not_reached.is_empty() {
             Outcome::Complete
@@ -157,14 +158,15 @@ impl Pass {
     /// Tells users why pods found no place and which pools cannot offer anything.
     async fn explain(&self, plan: &Plan) {
         let real = plan.unschedulable.iter().filter(|failed| failed.pod.buffer.is_none());
-        let known = match plan.unschedulable.is_empty() {
-            true => Vec::new(),
-            false => self.known_obstacles(plan).await,
+        let lacks_types = |reason: &Reason| matches!(reason, Reason::NoInstanceTypes { .. });
+        let known = match real.clone().any(|failed| lacks_types(&failed.reason)) {
+            true => self.known_obstacles(plan).await,
+            false => Vec::new(),
         };
         for failed in real {
             self.ctx.state.failed_to_schedule(&key(&failed.pod));
             let mut why = failed.reason.to_string();
-            if matches!(failed.reason, Reason::NoInstanceTypes { .. }) {
+            if lacks_types(&failed.reason) {
                 for known in &known {
                     why += &format!("; {known}");
                 }

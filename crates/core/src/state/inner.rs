@@ -18,7 +18,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::assignments::Assignments;
 use super::kindred::{Kindred, Standing};
-use super::machine::{Machine, Mark};
+use super::machine::{EmptySince, Machine, Mark};
 use crate::context::Managed;
 use crate::watch::Key;
 
@@ -385,6 +385,19 @@ impl Inner {
         let mut machines: Vec<Machine> = self.machines.values().cloned().collect();
         machines.sort_by(|a, b| a.view.name.cmp(&b.view.name));
         machines
+    }
+
+    pub(super) fn departures(&self, earliest: Timestamp) -> Vec<(String, Timestamp)> {
+        let candidates = self.machines.values().filter(|machine| {
+            let departed_lately = machine.last_departure.is_some_and(|left| left > earliest);
+            departed_lately && !machine.is_marked_for_deletion() && !machine.holds_buffer_pods()
+        });
+        candidates
+            .filter_map(|machine| match machine.empty_since()? {
+                EmptySince::Departure(at) => Some((machine.claim.as_ref()?.node_pool()?.to_owned(), at)),
+                EmptySince::Unused(_) => None,
+            })
+            .collect()
     }
 
     pub(super) fn machine(&self, id: &str) -> Option<Machine> {

@@ -17,6 +17,15 @@ pub(super) enum Mark {
     Deleting,
 }
 
+/// Since when a machine has had no pod that would have to be placed elsewhere.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EmptySince {
+    /// This process saw the last one leave.
+    Departure(Timestamp),
+    /// This process saw none on it. It can be used since then, or the process runs since then.
+    Unused(Timestamp),
+}
+
 /// One machine as of a moment.
 #[derive(Clone, Debug)]
 pub struct Machine {
@@ -61,13 +70,16 @@ impl Machine {
 
     /// Since when, as far as this machine's objects tell, no pod has been on it that would have to be placed elsewhere;
     /// `None` while there is one, or while it is not initialized.
-    pub(super) fn empty_since(&self) -> Option<Timestamp> {
+    pub(super) fn empty_since(&self) -> Option<EmptySince> {
         if self.view.pods().iter().any(|pod| is_reschedulable(pod)) {
             return None;
         }
         let initialized = self.claim.as_ref()?.condition(condition::INITIALIZED)?;
         let usable_since = initialized.is_true().then(|| initialized.transitioned_at())?;
-        Some(self.last_departure.map_or(usable_since, |left| left.max(usable_since)))
+        Some(match self.last_departure.filter(|left| *left >= usable_since) {
+            Some(left) => EmptySince::Departure(left),
+            None => EmptySince::Unused(usable_since),
+        })
     }
 
     /// Whether the last plan put virtual pods of CapacityBuffers on it.

@@ -619,20 +619,23 @@ fn a_pool_costs_what_its_launched_claims_cost() {
 #[test]
 fn a_machine_is_empty_since_the_last_pod_that_would_have_to_move_has_left() {
     let world = world();
-    let at = |second| Some(Timestamp::from_second(second).unwrap());
+    let at = |second| Timestamp::from_second(second).unwrap();
+    let left = |second| Some(EmptySince::Departure(at(second)));
     let tick = || world.manual.advance(Duration::from_secs(10));
     let conditions = json!([{ "type": "Initialized", "status": "True", "reason": "x", "message": "", "lastTransitionTime": "1970-01-01T00:00:05Z" }]);
     world.node("n", "p://1", initialized(), json!([]));
     world.claim("c", "p://1", none(), conditions.clone());
     let empty_since = || world.state.empty_since("p://1");
-    assert_eq!(empty_since(), at(5), "since it can be used");
+    assert_eq!(empty_since(), Some(EmptySince::Unused(at(5))), "since it can be used");
     tick();
     world.pod("web", "1", "n", none());
     assert_eq!(empty_since(), None);
     tick();
     let leaving = json!({ "metadata": { "deletionTimestamp": "1970-01-01T00:00:20Z" } });
     world.pod("web", "1", "n", leaving);
-    assert_eq!(empty_since(), at(20));
+    assert_eq!(empty_since(), left(20));
+    assert_eq!(world.state.departures(at(19)), [("default".to_owned(), at(20))]);
+    assert!(world.state.departures(at(20)).is_empty());
     tick();
     world.gone("web");
     let daemon = json!({ "metadata": { "ownerReferences": [
@@ -642,12 +645,14 @@ fn a_machine_is_empty_since_the_last_pod_that_would_have_to_move_has_left() {
     world.claim("c", "p://1", none(), conditions);
     assert_eq!(
         empty_since(),
-        at(20),
+        left(20),
         "neither matters, and an update of the claim forgets nothing"
     );
     world.pod("done", "3", "n", none());
     world.pod("done", "3", "n", json!({ "status": { "phase": "Succeeded" } }));
-    assert_eq!(empty_since(), at(30));
+    assert_eq!(empty_since(), left(30));
+    world.state.mark_for_deletion(["p://1"]);
+    assert!(world.state.departures(at(0)).is_empty(), "it goes already");
 }
 
 #[test]

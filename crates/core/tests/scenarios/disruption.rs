@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::core::v1::{Node, Pod};
 use karpenter_api::{NodeClaim, NodePool};
 use karpenter_cloud::provider::DriftReason;
+use karpenter_sandbox::DeleteOptions;
 use karpenter_sandbox::faults::Fault;
 use serde_json::json;
 
@@ -307,6 +308,44 @@ async fn what_was_empty_before_a_restart_is_watched_for_ten_seconds_again() {
     assert!(!cluster.is_leaving("a"));
     cluster.seconds(3).await;
     assert!(cluster.is_leaving("a"));
+}
+
+#[tokio::test]
+async fn a_restart_neither_begins_a_long_time_of_emptiness_anew_nor_holds_up_anything_else() {
+    let mut cluster = with_a_pod("1h").await;
+    cluster.claim("b", "expireAfter: Never").await;
+    cluster.pod_on("b", "db", "1", "").await;
+    cluster
+        .objects()
+        .delete::<Pod>("default", "web", &DeleteOptions::default())
+        .unwrap();
+    cluster.seconds(1).await;
+    cluster.finish("web").await;
+    cluster.minutes(59).await;
+    cluster.restart().await;
+    drift(&cluster, &["b"]).await;
+    cluster.seconds(50).await;
+    assert!(!cluster.is_leaving("a"));
+    assert!(cluster.is_leaving("b"), "its pod finds room on a");
+    cluster.minutes(1).await;
+    assert!(
+        cluster.is_leaving("a"),
+        "its claim knows since when nothing happens on it"
+    );
+}
+
+#[tokio::test]
+async fn a_pod_that_is_gone_without_having_ended_holds_up_nothing_else() {
+    let cluster = with_a_pod("1h").await;
+    cluster.claim("b", "expireAfter: Never").await;
+    cluster.pod_on("b", "db", "1", "").await;
+    cluster.minutes(61).await;
+    cluster.finish("web").await;
+    cluster.seconds(30).await;
+    drift(&cluster, &["b"]).await;
+    cluster.seconds(30).await;
+    assert!(cluster.is_leaving("b"), "its pod finds room on a");
+    assert!(!cluster.is_leaving("a"), "it has been empty for a minute only");
 }
 
 #[tokio::test]

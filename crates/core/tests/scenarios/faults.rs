@@ -169,4 +169,9 @@ async fn the_same_seed_tells_the_same_story() {
         "{:?}",
         differs.map(|at| (once.lines().nth(at), again.lines().nth(at)))
     );
+    assert_eq!(
+        once.lines().count(),
+        again.lines().count(),
+        "one goes on after the other"
+    );
 }
