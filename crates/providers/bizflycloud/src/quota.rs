@@ -3,11 +3,13 @@
 //! The API tells no quota. What a user knows of it is kept to before anything is ordered, with the servers of everybody in the
 //! project counted. Where nothing is told, a refusal teaches for an hour how much is too much.
 
+mod division;
 mod fair;
 
 use std::{collections::BTreeMap, time::Duration};
 
 use jiff::Timestamp;
+use karpenter_api::NodeClaim;
 use karpenter_cloud::clock::later;
 use parking_lot::Mutex;
 
@@ -18,7 +20,7 @@ use crate::{
     instance,
     provider_config::Quota,
 };
-use fair::Stake;
+pub(crate) use division::{Peer, Sharing};
 
 /// What a project uses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -49,23 +51,6 @@ pub(crate) struct Listed<'a> {
     pub(crate) now: Timestamp,
 }
 
-/// How a quota is shared with other clusters.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Sharing {
-    pub(crate) weight: u32,
-    /// What this cluster's servers have, as far as they are listed.
-    pub(crate) own: Used,
-    pub(crate) peers: Vec<Peer>,
-}
-
-/// What another cluster told lately.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Peer {
-    pub(crate) weight: u32,
-    pub(crate) used: Amounts,
-    pub(crate) wanted: Amounts,
-}
-
 /// What was ordered, or is about to be, and may not be listed yet; and what refusals taught.
 #[derive(Debug, Default)]
 pub(crate) struct Reservations(Mutex<Book>);
@@ -74,8 +59,8 @@ pub(crate) struct Reservations(Mutex<Book>);
 struct Book {
     /// By account and by the name that the server is ordered with.
     reserved: BTreeMap<(String, String), Reserved>,
-    /// What found no room, by account and name.
-    denied: BTreeMap<(String, String), Reserved>,
+    /// What found no room, by account and by the name of the NodeClaim that asked for it.
+    denied: BTreeMap<(String, String), Denied>,
     /// By account.
     refused: BTreeMap<String, Refused>,
 }
@@ -88,11 +73,56 @@ struct Reserved {
     until: Timestamp,
 }
 
+#[derive(Debug)]
+struct Denied {
+    pool: String,
+    vcpus: u64,
+    ram_mib: u64,
+    until: Timestamp,
+    asker: Asker,
+}
+
+/// The claim that found no room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Asker {
+    Waits,
+    /// Its pods have another planned for them, under another name, once the refusal is forgotten.
+    GaveUp,
+}
+
 /// What a project would have used if the cloud had not refused it.
 #[derive(Debug)]
 struct Refused {
     total: Used,
     at: Timestamp,
+}
+
+/// Words of a refusal that is about the size of machines, and of one that is about something else.
+const SIZE: [&str; 6] = ["cpu", "cpus", "core", "cores", "ram", "memory"];
+const OTHER: [&str; 12] = [
+    "volume",
+    "volumes",
+    "disk",
+    "disks",
+    "storage",
+    "gigabytes",
+    "instance",
+    "instances",
+    "server",
+    "servers",
+    "ổ",
+    "máy",
+];
+
+/// Whether a refusal for the quota may be one for vCPUs or memory, as far as its text tells.
+pub(crate) fn may_be_about_size(text: &str) -> bool {
+    let lower = text.to_lowercase();
+    let mut words = lower.split(|own: char| !own.is_alphanumeric());
+    let is_about_size = words
+        .clone()
+        .any(|word| SIZE.contains(&word.strip_prefix('v').unwrap_or(word)))
+        || lower.contains("bộ nhớ");
+    is_about_size || !words.any(|word| OTHER.contains(&word))
 }
 
 /// An order that nobody ends is forgotten after this time: nothing will come of it.
@@ -112,21 +142,47 @@ impl Reservations {
     pub(crate) fn reserve(&self, listed: &Listed<'_>, name: &str, wanted: &Wanted<'_>) -> Result<(), String> {
         let mut book = self.0.lock();
         let key = (listed.account.to_owned(), name.to_owned());
-        let mut own = Reserved {
+        let own = Reserved {
             vcpus: wanted.flavor.vcpus,
             ram_mib: wanted.flavor.ram,
             disks_gib: u64::from(wanted.disks_gib),
             until: later(listed.now, LONGEST_ORDER),
         };
         if let Some(why) = book.refusal(listed, name, wanted) {
-            own.until = later(listed.now, DENIED);
-            // Of several that have no room, the first is what is wanted most.
-            book.denied.entry(key).or_insert(own);
             return Err(why);
         }
-        book.denied.remove(&key);
         book.reserved.insert(key, own);
         Ok(())
+    }
+
+    /// A claim finds no room for what it wants most.
+    pub(crate) fn deny(&self, account: &str, claim: &NodeClaim, wanted: &Wanted<'_>, now: Timestamp) {
+        let mut book = self.0.lock();
+        book.supersede(account, claim);
+        let own = Denied {
+            pool: claim.node_pool().unwrap_or_default().to_owned(),
+            vcpus: wanted.flavor.vcpus,
+            ram_mib: wanted.flavor.ram,
+            until: later(now, DENIED),
+            asker: Asker::Waits,
+        };
+        let name = claim.metadata.name.clone().unwrap_or_default();
+        book.denied.insert((account.to_owned(), name), own);
+    }
+
+    /// A claim gets what it, or one that gave up before, found no room for.
+    pub(crate) fn serve(&self, account: &str, claim: &NodeClaim) {
+        self.0.lock().supersede(account, claim);
+    }
+
+    /// A claim is gone without a server. What it wanted still is, until another asks in its place or nobody does for long.
+    pub(crate) fn give_up(&self, claim: &str) {
+        let mut book = self.0.lock();
+        for ((_, name), own) in &mut book.denied {
+            if name == claim {
+                own.asker = Asker::GaveUp;
+            }
+        }
     }
 
     /// What was ordered for an account and is not listed yet, and what found no room.
@@ -134,9 +190,7 @@ impl Reservations {
         let mut book = self.0.lock();
         let ordered = book.coming(listed, "");
         let denied = book.denied.iter().filter(|((account, _), _)| account == listed.account);
-        let denied = denied.fold(Used::default(), |sum, (_, own)| {
-            sum.plus(own.vcpus, own.ram_mib, own.disks_gib)
-        });
+        let denied = denied.fold(Used::default(), |sum, (_, own)| sum.plus(own.vcpus, own.ram_mib, 0));
         (ordered, denied)
     }
 
@@ -163,6 +217,23 @@ impl Reservations {
 }
 
 impl Book {
+    /// Forgets what a claim was denied; if that is nothing, what one of its NodePool was that gave up: it asks in that one's place.
+    fn supersede(&mut self, account: &str, claim: &NodeClaim) {
+        let name = claim.metadata.name.clone().unwrap_or_default();
+        if self.denied.remove(&(account.to_owned(), name)).is_some() {
+            return;
+        }
+        let pool = claim.node_pool().unwrap_or_default();
+        let given_up = self
+            .denied
+            .iter()
+            .filter(|((of, _), own)| of == account && own.pool == pool && own.asker == Asker::GaveUp);
+        let oldest = given_up.min_by_key(|(_, own)| own.until).map(|(key, _)| key.clone());
+        if let Some(key) = oldest {
+            self.denied.remove(&key);
+        }
+    }
+
     fn refusal(&mut self, listed: &Listed<'_>, name: &str, wanted: &Wanted<'_>) -> Option<String> {
         let coming = self.coming(listed, name);
         let used = Used::of(listed.servers, listed.volumes, listed.catalogue).with(&coming);
@@ -214,6 +285,12 @@ impl Book {
         let now = listed.now;
         self.refused.retain(|_, refused| now < later(refused.at, LEARNT));
         let Refused { total, at } = self.refused.get(listed.account)?;
+        let there = Used::of(listed.servers, &[], listed.catalogue);
+        if there.vcpus >= total.vcpus && there.ram_mib >= total.ram_mib {
+            // The project has as much by now: that was not the limit, or it was raised.
+            self.refused.remove(listed.account);
+            return None;
+        }
         if *listed.quota != Quota::default() {
             return None;
         }
@@ -230,83 +307,6 @@ impl Book {
                 total.ram_mib / 1024,
             )
         })
-    }
-}
-
-/// One of the things that a quota limits.
-struct Scarce {
-    what: &'static str,
-    limit: Option<u64>,
-    /// By everybody.
-    used: u64,
-    own: u64,
-    /// What a machine would add.
-    more: u64,
-    of: fn(&Amounts) -> u64,
-}
-
-impl Sharing {
-    /// What of this cluster's share a machine does not fit into, in a sentence. What peers lack is kept for them, by weight.
-    fn refuses(&self, quota: &Quota, used: &Used, own: &Used, wanted: &Wanted<'_>) -> Option<String> {
-        let flavor = wanted.flavor;
-        let gib = |mib: u64| mib / 1024;
-        let scarce = [
-            Scarce {
-                what: "vCPUs",
-                limit: quota.vcpu,
-                used: used.vcpus,
-                own: own.vcpus,
-                more: flavor.vcpus,
-                of: |peer| peer.vcpu,
-            },
-            Scarce {
-                what: "GiB of memory",
-                limit: quota.ram_gib,
-                used: gib(used.ram_mib),
-                own: gib(own.ram_mib),
-                more: gib(flavor.ram),
-                of: |peer| peer.ram_gib,
-            },
-            Scarce {
-                what: "servers",
-                limit: quota.servers,
-                used: used.servers,
-                own: own.servers,
-                more: 1,
-                of: |peer| peer.servers,
-            },
-        ];
-        scarce.iter().find_map(|scarce| {
-            let Scarce { what, own, more, .. } = scarce;
-            let (limit, share) = (scarce.limit?, self.share(scarce)?);
-            (own + more > share).then(|| {
-                format!(
-                    "{} needs {more} {what}, and of the {limit} of spec.quota this cluster's share by weight is {share}, of which it has \
-                     {own}; other clusters wait for the rest",
-                    flavor.name
-                )
-            })
-        })
-    }
-
-    /// What this cluster may have, if there is a limit.
-    fn share(&self, scarce: &Scarce) -> Option<u64> {
-        let of = scarce.of;
-        let of_peers: u64 = self.peers.iter().map(|peer| of(&peer.used)).sum();
-        // What belongs to nobody who shares is not to be had.
-        let foreign = scarce.used.saturating_sub(scarce.own + of_peers);
-        let us = Stake {
-            weight: u64::from(self.weight),
-            demand: scarce.own + scarce.more,
-        };
-        let peers = self.peers.iter().map(|peer| Stake {
-            weight: u64::from(peer.weight),
-            demand: of(&peer.used) + of(&peer.wanted),
-        });
-        let stakes: Vec<Stake> = std::iter::once(us).chain(peers).collect();
-        fair::shares(scarce.limit?.saturating_sub(foreign), &stakes)
-            .first()
-            .copied()
     }
 }
 
@@ -364,6 +364,11 @@ impl Used {
 }
 
 impl Quota {
+    /// Whether it limits anything that clusters divide by weight.
+    pub(crate) fn is_divisible(&self) -> bool {
+        self.vcpu.or(self.ram_gib).or(self.servers).is_some()
+    }
+
     /// What a machine does not fit into, in a sentence; `None` if there is room.
     pub(crate) fn refuses(&self, used: &Used, wanted: &Wanted<'_>) -> Option<String> {
         let Wanted { flavor, disks_gib } = wanted;
@@ -537,6 +542,10 @@ mod tests {
         assert_eq!(try_it("b", 16, 32, &[], 200), Ok(()), "room was made");
         assert_eq!(try_it("b", 16, 32, &["a"], 3600), Ok(()), "quotas are raised");
         book.learn(&listed, "b", &wanted);
+        let five = ["a", "c", "d", "e", "f"];
+        assert_eq!(try_it("b", 16, 32, &five, 200), Ok(()), "there is as much by now");
+        assert_eq!(try_it("b", 16, 32, &["a"], 200), Ok(()), "and that is remembered");
+        book.learn(&listed, "b", &wanted);
         let told = Quota {
             vcpu: Some(100),
             ..Quota::default()
@@ -546,5 +555,80 @@ mod tests {
             Ok(()),
             "the user knows"
         );
+    }
+    #[test]
+    fn a_refusal_for_volumes_or_servers_is_not_one_for_their_size() {
+        for text in [
+            "Quota exceeded for cores: requested 4, used 18 of 20",
+            "Quota exceeded for instances, ram",
+            "Vượt quá hạn mức vCPU",
+            "Vượt quá hạn mức bộ nhớ của máy chủ",
+            "quota exceeded",
+        ] {
+            assert!(may_be_about_size(text), "{text}");
+        }
+        for text in [
+            "VolumeLimitExceeded: maximum number of volumes exceeded for quota 'volumes'",
+            "Quota exceeded for instances: requested 1, used 10 of 10",
+            "Quota exceeded for gigabytes",
+            "Vượt quá hạn mức ổ cứng",
+            "Vượt quá hạn mức số máy chủ",
+        ] {
+            assert!(!may_be_about_size(text), "{text}");
+        }
+    }
+
+    fn claim(name: &str, pool: &str) -> NodeClaim {
+        serde_json::from_value(serde_json::json!({
+            "apiVersion": "karpenter.sh/v1", "kind": "NodeClaim",
+            "metadata": {"name": name, "labels": {karpenter_api::labels::NODEPOOL: pool}},
+            "spec": {"requirements": [], "nodeClassRef": {"group": "a", "kind": "b", "name": "c"}},
+        }))
+        .expect("a NodeClaim")
+    }
+
+    #[test]
+    fn what_is_asked_for_again_under_another_name_is_wanted_once() {
+        let book = Reservations::default();
+        let four = flavor(4, 8);
+        let deny = |name: &str, pool: &str, second| {
+            let wanted = Wanted {
+                flavor: &four,
+                disks_gib: 40,
+            };
+            book.deny("default", &claim(name, pool), &wanted, at(second));
+        };
+        let wanted = |second| {
+            let listed = Listed {
+                account: "default",
+                quota: &Quota::default(),
+                servers: &[],
+                volumes: &[],
+                catalogue: &flavors(),
+                sharing: None,
+                now: at(second),
+            };
+            book.ordered_and_denied(&listed).1.servers
+        };
+        deny("a-1", "a", 0);
+        deny("a-2", "a", 0);
+        deny("b-1", "b", 0);
+        assert_eq!(wanted(1), 3);
+        for name in ["a-1", "a-2", "b-1"] {
+            book.give_up(name);
+        }
+        assert_eq!(wanted(2), 3, "the pods still wait");
+        deny("a-3", "a", 200);
+        deny("a-4", "a", 200);
+        assert_eq!(wanted(200), 3, "they ask in the place of those that gave up");
+        deny("a-5", "a", 200);
+        assert_eq!(wanted(200), 4, "this one is new");
+        book.serve("default", &claim("b-2", "b"));
+        assert_eq!(wanted(200), 3, "it has what another of its pool waited for");
+        book.serve("default", &claim("a-3", "a"));
+        assert_eq!(wanted(200), 2);
+        deny("a-4", "a", 450);
+        assert_eq!(wanted(501), 1, "asked for again is wanted for longer; a-5 is forgotten");
+        assert_eq!(wanted(751), 0);
     }
 }

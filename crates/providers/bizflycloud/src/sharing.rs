@@ -3,6 +3,7 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
+use futures::future::join_all;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Secret;
 use karpenter_cloud::{CloudError, clock::later, error::CloudContext, ownership::short_hash};
@@ -41,6 +42,10 @@ struct Told {
 
 const PAUSE: Duration = Duration::from_secs(20);
 const LEASE_SECONDS: u32 = 60;
+/// With the pause before it, shorter than the lease: who can't hear others in time is still heard by them.
+const LONGEST_EXCHANGE: Duration = Duration::from_secs(30);
+/// For each request to a hub.
+const HUB_PATIENCE: Duration = Duration::from_secs(10);
 /// What a cluster told that is no more is removed by whoever sees it.
 const FORGOTTEN: Duration = Duration::from_secs(24 * 3600);
 const KUBECONFIG: &str = "kubeconfig";
@@ -64,25 +69,45 @@ pub(crate) async fn keep(shared: Arc<Shared>, stop: CancellationToken) {
 /// The first of what went wrong, after every account was tried. Where a hub does not answer, what others told runs out, and who
 /// comes first is served first.
 pub(crate) async fn round(shared: &Shared) -> Result<(), CloudError> {
-    let mut outcome = Ok(());
-    for account in shared.accounts.all().await? {
-        let Some(coordination) = &account.coordination else {
-            continue;
-        };
-        let told = exchange(shared, &account, coordination).await;
-        if let Err(error) = &told {
-            let message = format!("the quota is not shared by weight now: {error}");
-            let about = events::named::<ProviderConfig>(&account.name);
-            shared.events.warn_of(about, "HubUnreachable", &message).await;
-        }
-        outcome = outcome.and(told);
+    let accounts = shared.accounts.all().await?;
+    let sharing = accounts.iter().filter_map(|account| {
+        let coordination = account.coordination.as_ref()?;
+        Some(share(shared, account, coordination))
+    });
+    // At once: a hub that does not answer keeps nobody from the others.
+    join_all(sharing).await.into_iter().fold(Ok(()), Result::and)
+}
+
+async fn share(shared: &Shared, account: &Account, coordination: &Coordination) -> Result<(), CloudError> {
+    let about = || events::named::<ProviderConfig>(&account.name);
+    if !account.quota.is_divisible() {
+        let message = "spec.coordination divides what spec.quota names: without vCPU, ramGiB or servers in it, whoever comes first \
+                       is served first";
+        shared.events.warn_of(about(), "NoQuotaToShare", message).await;
     }
-    outcome
+    let told = tokio::select! {
+        biased;
+        told = exchange(shared, account, coordination) => told,
+        () = shared.clock.sleep(LONGEST_EXCHANGE) => {
+            let seconds = LONGEST_EXCHANGE.as_secs();
+            Err(CloudError::transient(format!("the hub did not answer within {seconds} seconds")))
+        }
+    };
+    if let Err(error) = &told {
+        let message = format!("the quota is not shared by weight now: {error}");
+        shared.events.warn_of(about(), "HubUnreachable", &message).await;
+    }
+    told
 }
 
 async fn exchange(shared: &Shared, account: &Account, coordination: &Coordination) -> Result<(), CloudError> {
     let hub = shared.peers.hub(shared, account, coordination).await?;
     let project = account.api.authenticate().await.map_err(CloudError::from)?;
+    if project.is_empty() {
+        return Err(CloudError::invalid(
+            "which project is shared is not known: set project-id in the Secret of spec.secretRef",
+        ));
+    }
     let region = account.region.region.short();
     let servers = account.servers().await.map_err(CloudError::from)?;
     shared.open_ledger_for(account, &servers).await?;
@@ -135,6 +160,7 @@ async fn exchange(shared: &Shared, account: &Account, coordination: &Coordinatio
             Duration::from_secs(u64::from(spec.lease_duration_seconds)),
         );
         let peer = Peer {
+            cluster: spec.cluster,
             weight: spec.weight,
             used: spec.used,
             wanted: spec.wanted,
@@ -189,7 +215,10 @@ impl Peers {
         let unusable = |_| CloudError::invalid(format!("the {KUBECONFIG} of {origin} leads to no cluster"));
         let read = Kubeconfig::from_yaml(&text).map_err(unusable)?;
         let config = Config::from_custom_kubeconfig(read, &KubeConfigOptions::default()).await;
-        let config = config.map_err(unusable)?;
+        let mut config = config.map_err(unusable)?;
+        config.connect_timeout = Some(HUB_PATIENCE);
+        config.read_timeout = Some(HUB_PATIENCE);
+        config.write_timeout = Some(HUB_PATIENCE);
         let client = Client::try_from(config)
             .map_err(|_| CloudError::invalid(format!("the {KUBECONFIG} of {origin} leads to no cluster")))?;
         let known = (made_from, client.clone());
@@ -205,6 +234,7 @@ impl Shared {
         let told = self.peers.told.lock().get(&account.name).cloned()?;
         let current = told.peers.into_iter().filter(|(until, _)| listed.now < *until);
         Some(Sharing {
+            cluster: self.settings.cluster_name.clone(),
             weight: coordination.weight,
             own: self.own_use(account, listed),
             peers: current.map(|(_, peer)| peer).collect(),

@@ -37,10 +37,13 @@ pub(super) struct DriftMemory {
 impl Shared {
     pub(super) async fn is_drifted(&self, claim: &NodeClaim) -> Result<Option<DriftReason>, CloudError> {
         let (class, account) = self.ground(claim).await?;
+        let uid = claim.metadata.uid.clone().unwrap_or_default();
         if !account.drift.enabled {
+            // What was found is neither true any more nor known when it is switched on again.
+            self.drift.lock().remove(&uid);
+            self.mark(claim, None).await;
             return Ok(None);
         }
-        let uid = claim.metadata.uid.clone().unwrap_or_default();
         let now = self.clock.now();
         let interval = Duration::try_from(account.drift.reconcile_interval.as_signed()).unwrap_or_default();
         let inputs = format!("{:?}/{}", class.metadata.resource_version, account.fingerprint);

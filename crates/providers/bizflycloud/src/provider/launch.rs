@@ -32,7 +32,7 @@ use crate::{
     labels::{self as own, annotations},
     metrics::DeletionReason,
     node_class::BizflyCloudNodeClass,
-    quota::{Listed, Wanted},
+    quota::{self, Listed, Wanted},
     settings::ProvisionerCompatibility,
     tags::{self, Ownership},
 };
@@ -219,6 +219,7 @@ impl Shared {
             };
         }
         if let Some(server) = self.take_warm(&launch, &servers).await? {
+            self.reservations.serve(&account.name, claim);
             return self.launched(&launch, &server).await;
         }
         self.order(&launch, &servers).await
@@ -256,6 +257,8 @@ impl Shared {
                 Choice::Of(candidate, offer, catalogue) => (candidate, offer, catalogue),
                 Choice::Nothing => break,
                 Choice::OverQuota { flavor, plan, why } => {
+                    let wanted = launch.wanted(&flavor);
+                    self.reservations.deny(&account.name, claim, &wanted, self.clock.now());
                     // As if the cloud had said so: pods are not planned for it meanwhile.
                     self.refusals.over_quota(&account.name, &flavor, &plan, &why);
                     self.events.warn(*claim, "QuotaExceeded", &why).await;
@@ -263,6 +266,7 @@ impl Shared {
                     break;
                 }
             };
+            self.reservations.serve(&account.name, claim);
             let mut order = Order {
                 account: account.name.clone(),
                 name: name.clone(),
@@ -315,7 +319,9 @@ impl Shared {
                 },
                 Err(error) => {
                     self.end_order(&mark.uid, OrderEnd::Nothing);
-                    if let (ErrorClass::Quota, Some(flavor)) = (error.class, catalogue.flavor(&offer.flavor)) {
+                    if let (ErrorClass::Quota, Some(flavor)) = (error.class, catalogue.flavor(&offer.flavor))
+                        && quota::may_be_about_size(&error.message)
+                    {
                         let listed = self.listed(account, &servers, &[], &catalogue);
                         self.reservations.learn(&listed, &name, &launch.wanted(flavor));
                     }

@@ -231,6 +231,16 @@ async fn drift_without_remedy_is_told_and_counted_but_not_answered() {
         Some(stored.condition("DriftDetected")?.reason.clone())
     };
     assert_eq!(marked().as_deref(), Some("FlavorDrift"), "and on the claim");
+    let look = async |detection: Value| {
+        world.apply(&world.config(json!({"region": "HN", "driftDetection": detection})));
+        world.clock.sleep(Duration::from_secs(3)).await;
+        let stored: NodeClaim = world.sandbox.objects().get("", &name_of(&claim)).expect("stored");
+        assert_eq!(world.provider.is_drifted(&stored).await.expect("readable"), None);
+    };
+    look(json!({"enabled": false, "autoRemediate": false})).await;
+    assert_eq!(marked(), None, "nobody looks any more");
+    look(json!({"autoRemediate": false})).await;
+    assert_eq!(marked().as_deref(), Some("FlavorDrift"), "found again");
     world.cloud.resize(&server_of(&claim), "nix.4c_8g");
     world.clock.sleep(Duration::from_secs(3)).await;
     let stored: NodeClaim = world.sandbox.objects().get("", &name_of(&claim)).expect("stored");

@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use karpenter_api::labels::INSTANCE_TYPE;
-use karpenter_bizflycloud::{BizflyCloudProvider, capacity_share::BizflyCapacityShare};
+use karpenter_bizflycloud::{BizflyCloudProvider, capacity_share::BizflyCapacityShare, sim};
 use karpenter_cloud::{CloudProvider, LaunchEffect};
 use serde_json::{Value, json};
+use tokio::net::TcpListener;
 
 use crate::environment::{World, claim, secret, settings};
 
@@ -91,7 +92,11 @@ async fn what_another_cluster_waits_for_is_left_to_it_by_weight() {
     assert!(error.to_string().contains(sentence), "{error}");
     // It asks again once its refusal is forgotten.
     world.clock.sleep(Duration::from_secs(185)).await;
+    other.share().await.expect("told");
     world.provider.share().await.expect("told");
+    let error = world.provider.create(&claim(7, only("nix.4c_8g"))).await;
+    let error = error.expect_err("it is still kept").to_string();
+    assert!(error.contains(sentence), "{error}");
     other.share().await.expect("told");
     let made = other.create(&claim(10, only("nix.4c_8g"))).await;
     made.expect("what was left to it");
@@ -109,6 +114,10 @@ async fn what_a_silent_cluster_wanted_is_forgotten() {
     world
         .cloud
         .vanish(ours[0].provider_id.strip_prefix("bizflycloud://").expect("ours"));
+    world.clock.sleep(Duration::from_secs(15)).await;
+    let error = world.provider.create(&claim(6, only("nix.4c_8g"))).await;
+    let error = error.expect_err("it waits for it").to_string();
+    assert!(error.contains("this cluster's share by weight is"), "{error}");
     // Nothing is heard of it for longer than its lease, nor of the refusal that was ours.
     world.clock.sleep(Duration::from_secs(200)).await;
     world.provider.share().await.expect("told");
@@ -140,4 +149,55 @@ async fn a_hub_that_cannot_be_reached_is_told_and_does_not_stop_launches() {
     );
     assert!(!world.events("HubUnreachable").is_empty());
     assert_eq!(launch(&world.provider, 1..2).await, 1);
+}
+
+#[tokio::test]
+async fn a_hub_that_never_answers_is_told_and_keeps_nobody_from_another() {
+    let world = World::start().await;
+    let silent = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let address = silent.local_addr().expect("bound");
+    let kubeconfig = json!({
+        "apiVersion": "v1", "kind": "Config", "current-context": "hub",
+        "clusters": [{"name": "hub", "cluster": {"server": format!("http://{address}")}}],
+        "contexts": [{"name": "hub", "context": {"cluster": "hub", "user": "hub"}}],
+        "users": [{"name": "hub", "user": {"token": "hunter2"}}],
+    });
+    let mut hub = secret("x");
+    hub["metadata"]["name"] = json!("hub");
+    hub["stringData"] = json!({"kubeconfig": kubeconfig.to_string()});
+    world.apply(&hub);
+    world.apply(&world.config(json!({
+        "region": "HN", "quota": {"vCPU": 20},
+        "coordination": {"mode": "Ledger", "hubSecretRef": {"name": "hub", "namespace": "default"}},
+    })));
+    let mut second = world.config(json!({"region": "HN", "coordination": {"mode": "Ledger"}}));
+    second["metadata"]["name"] = json!("second");
+    world.apply(&second);
+    world.clock.sleep(Duration::from_secs(3)).await;
+    let error = world.provider.share().await.expect_err("no answer").to_string();
+    assert!(error.contains("the hub did not answer within 30 seconds"), "{error}");
+    assert_eq!(world.events("HubUnreachable").len(), 1);
+    let told = world.sandbox.objects().list::<BizflyCapacityShare>("");
+    assert_eq!(told.len(), 1, "by the other account, in its hub");
+    let idle = world.events("NoQuotaToShare");
+    assert!(idle.len() == 1 && idle[0].contains("spec.quota"), "{idle:?}");
+}
+
+#[tokio::test]
+async fn a_project_that_is_not_known_is_not_shared() {
+    let world = World::start().await;
+    let mut credentials = secret("x");
+    credentials["metadata"]["name"] = json!("application");
+    credentials["stringData"] = json!({"app-cred-id": sim::CREDENTIAL_ID, "app-cred-secret": sim::CREDENTIAL_SECRET});
+    world.apply(&credentials);
+    let mut config = world.config(json!({
+        "region": "HN", "quota": {"vCPU": 20}, "coordination": {"mode": "Ledger"}, "cloudConfig": {"authMode": "Header"},
+    }));
+    config["spec"]["secretRef"]["name"] = json!("application");
+    world.apply(&config);
+    world.clock.sleep(Duration::from_secs(3)).await;
+    let error = world.provider.share().await.expect_err("which project?").to_string();
+    assert!(error.contains("set project-id"), "{error}");
+    let told = world.sandbox.objects().list::<BizflyCapacityShare>("");
+    assert!(told.is_empty(), "{told:?}");
 }

@@ -55,6 +55,7 @@ impl Shared {
         }
         if deletion == Deletion::Gone {
             self.end_order(&mark.uid, OrderEnd::Nothing);
+            self.reservations.give_up(&mark.name);
             self.launching.forget(&mark.uid);
         }
         Ok(deletion)
