@@ -18,11 +18,13 @@ use crate::{
         jobs::JobEnd,
         model::{VirtualMachine, Volume},
     },
+    drift,
     machine::{self, CLAIM_UID_TAG, Marks},
     node_class::{CloudStackNodeClass, DataDisk},
     provider::Shared,
     resolve::{DisksAskedFor, Resolution},
     settings::ProviderSettings,
+    tasks::tagging,
 };
 
 /// Whether a disk goes with its machine.
@@ -40,6 +42,22 @@ pub(crate) enum Furnished {
     NotYet,
 }
 
+/// What is known of how a machine was made. Which of its untagged disks go is told by the class alone, as it was then.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Origin<'a> {
+    /// By a launch that never finished: no pod has written to its disks, so the class of today will do.
+    Unfinished {
+        mark: &'a ClaimMark,
+        class: &'a CloudStackNodeClass,
+    },
+    /// For this claim, whose launch finished.
+    Claim {
+        claim: &'a NodeClaim,
+        class: Option<&'a CloudStackNodeClass>,
+    },
+    Unknown,
+}
+
 /// Before it is looked whether a request without an answer was carried out.
 const LOOK_AFTER: Duration = Duration::from_secs(2);
 /// What deploys call the disks that they make; volumes of pods have names of their own.
@@ -52,6 +70,42 @@ impl Fate {
             Some(true) | None => Self::Goes,
         }
     }
+}
+
+impl<'a> Origin<'a> {
+    pub(crate) fn class(self) -> Option<&'a CloudStackNodeClass> {
+        match self {
+            Self::Unfinished { class, .. } => Some(class),
+            Self::Claim { class, .. } => class,
+            Self::Unknown => None,
+        }
+    }
+
+    fn mark(self) -> Option<ClaimMark> {
+        match self {
+            Self::Unfinished { mark, .. } => Some(mark.clone()),
+            Self::Claim { claim, .. } => Some(ClaimMark::of(claim)),
+            Self::Unknown => None,
+        }
+    }
+}
+
+/// Whether a disk came with a deploy and bears no mark.
+fn is_undecided(disk: &Volume) -> bool {
+    disk.name.starts_with(OF_DEPLOY) && !disk.tags.iter().any(|tag| tag.key == CLAIM_UID_TAG)
+}
+
+/// Disks that came with a deploy of this very class and are to go, but do not say so yet.
+fn deployed_and_going<'a>(disks: &'a [Volume], class: &'a CloudStackNodeClass) -> impl Iterator<Item = &'a Volume> {
+    let kept: BTreeSet<i64> = class
+        .data_disks()
+        .filter(|(_, disk)| Fate::of(disk) == Fate::Stays)
+        .map(|(device, _)| device)
+        .collect();
+    disks.iter().filter(move |disk| {
+        let is_kept = disk.deviceid.map_or(!kept.is_empty(), |device| kept.contains(&device));
+        class.has_data_disks() && is_undecided(disk) && !is_kept
+    })
 }
 
 /// How the names of all disks begin that were made by themselves.
@@ -222,7 +276,8 @@ impl Shared {
         }
     }
 
-    /// Marks the data disks that came with a machine, so that they go with it.
+    /// Marks the data disks that came with a machine, so that they go with it. The class must be the one that it was made
+    /// with.
     ///
     /// # Errors
     /// When CloudStack refused or could not be asked.
@@ -234,42 +289,36 @@ impl Shared {
         priority: Priority,
     ) -> Result<(), ApiError> {
         let disks = self.fleet.data_disks(machine, priority).await?;
-        for disk in self.untagged(&disks, class) {
+        let uid = tags.get(CLAIM_UID_TAG).map(String::as_str);
+        let is_named = |disk: &&Volume| {
+            let own_name = parse(&self.settings.cluster_name, &disk.name);
+            let is_tagged = disk.tags.iter().any(|tag| tag.key == CLAIM_UID_TAG);
+            own_name.is_some_and(|(own, fate)| Some(own) == uid && fate == Fate::Goes) && !is_tagged
+        };
+        for disk in disks.iter().filter(is_named).chain(deployed_and_going(&disks, class)) {
             self.create_tags("Volume", &disk.id, tags).await?;
         }
         Ok(())
     }
 
-    /// Disks that we made and that are to go, but do not say so yet.
-    fn untagged<'a>(
-        &'a self,
-        disks: &'a [Volume],
-        class: &'a CloudStackNodeClass,
-    ) -> impl Iterator<Item = &'a Volume> + use<'a> {
-        let kept: BTreeSet<i64> = class
-            .data_disks()
-            .filter(|(_, disk)| Fate::of(disk) == Fate::Stays)
-            .map(|(device, _)| device)
-            .collect();
-        disks.iter().filter(move |disk| {
-            let is_kept = disk.deviceid.is_some_and(|device| kept.contains(&device));
-            let is_deployed = class.has_data_disks() && disk.name.starts_with(OF_DEPLOY) && !is_kept;
-            let own_name = parse(&self.settings.cluster_name, &disk.name);
-            let is_named = own_name.is_some_and(|(_, fate)| fate == Fate::Goes);
-            let is_tagged = disk.tags.iter().any(|tag| tag.key == CLAIM_UID_TAG);
-            (is_deployed || is_named) && !is_tagged
-        })
+    /// Whether a class still is what the claim's machine was made with; what cannot be read is taken for changed.
+    pub(crate) async fn is_unchanged(&self, claim: &NodeClaim, class: &CloudStackNodeClass) -> bool {
+        match self.secrets(class).await {
+            Ok(secrets) => drift::has_hash(claim, &class.static_hash(secrets.user_data.as_deref())),
+            Err(_) => false,
+        }
     }
 
     /// The ids of the data disks that go with a machine: those that we made for its claim. Every other one belongs to a
-    /// volume of the cluster. What a launch had no time to tag is tagged now, so that nothing depends on names alone.
+    /// volume of the cluster. What a launch had no time to tag is tagged now, so that nothing depends on names alone; if it
+    /// is not certain that a disk was to go, it stays.
     ///
     /// # Errors
     /// When CloudStack could not be asked.
     pub(crate) async fn disks_that_go(
         &self,
         vm: &VirtualMachine,
-        class: Option<&CloudStackNodeClass>,
+        origin: Origin<'_>,
     ) -> Result<Vec<String>, CloudError> {
         let disks = match self.fleet.data_disks(&vm.id, Priority::Termination).await {
             Ok(disks) => disks,
@@ -277,27 +326,41 @@ impl Shared {
             Err(error) => return Err(error.into()),
         };
         let marks = Marks::of(vm, &self.settings);
-        let Some(claim) = marks.claim() else {
+        // A machine without details may go before it is tagged; whoever asks knows whose it is.
+        let Some(mark) = marks.claim().cloned().or_else(|| origin.mark()) else {
             return Ok(Vec::new());
         };
         let mut going: Vec<String> = disks
             .iter()
-            .filter(|disk| goes_with(&self.settings, disk) == Some(&claim.uid))
+            .filter(|disk| goes_with(&self.settings, disk) == Some(&mark.uid))
             .map(|disk| disk.id.clone())
             .collect();
-        let looked_up;
-        let class = match (class, &marks.node_class) {
-            (None, Some(name)) if !disks.is_empty() => {
-                looked_up = self.class_by_name(name).await?;
-                looked_up.as_ref()
-            }
-            (class, _) => class,
+        if !disks.iter().any(is_undecided) {
+            return Ok(going);
+        }
+        let class = match origin {
+            Origin::Unfinished { class, .. } => Some(class),
+            // All that was to go says so: the others are to stay.
+            Origin::Claim { claim, .. } if tagging::is_done(claim) => return Ok(going),
+            Origin::Claim {
+                claim,
+                class: Some(class),
+            } if self.is_unchanged(claim, class).await => Some(class),
+            Origin::Claim { .. } | Origin::Unknown => None,
         };
-        let Some(class) = class else { return Ok(going) };
+        let Some(class) = class else {
+            for disk in disks.iter().filter(|disk| is_undecided(disk)) {
+                tracing::warn!(
+                    volume = disk.id,
+                    vm = vm.id,
+                    "a data disk was never tagged, and the class that it was made with is gone or was changed: it stays; delete it if nobody needs it"
+                );
+            }
+            return Ok(going);
+        };
         let pool = marks.node_pool.as_deref().unwrap_or_default();
-        let tags = machine::tags(&self.settings, claim, pool, class.name(), class.spec.tags.as_ref());
-        let known = going.clone();
-        for disk in self.untagged(&disks, class).filter(|disk| !known.contains(&disk.id)) {
+        let tags = machine::tags(&self.settings, &mark, pool, class.name(), class.spec.tags.as_ref());
+        for disk in deployed_and_going(&disks, class) {
             match self.tag_disk(&disk.id, &tags).await {
                 Ok(()) => going.push(disk.id.clone()),
                 Err(error) => {

@@ -59,6 +59,13 @@ fn has_other_hash(claim: &NodeClaim, hash: &str) -> bool {
     get(HASH_VERSION_ANNOTATION) == Some(HASH_VERSION) && get(HASH_ANNOTATION).is_some_and(|own| own != hash)
 }
 
+/// Whether the claim's machine was made with this hash; one that another version of Karpenter wrote tells nothing.
+pub(crate) fn has_hash(claim: &NodeClaim, hash: &str) -> bool {
+    let annotations = claim.metadata.annotations.as_ref();
+    let get = |key: &str| annotations.and_then(|own| own.get(key)).map(String::as_str);
+    get(HASH_VERSION_ANNOTATION) == Some(HASH_VERSION) && get(HASH_ANNOTATION) == Some(hash)
+}
+
 /// Another template would be chosen today, unless this one is pinned.
 fn has_other_template(vm: &VirtualMachine, resolution: &Resolution) -> bool {
     let Some(zone) = resolution.zone(&vm.zoneid).filter(|zone| !zone.templates.is_empty()) else {

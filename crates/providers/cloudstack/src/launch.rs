@@ -23,7 +23,7 @@ use crate::{
         ApiError, Class, Failure, Priority, Request,
         model::{Network, VirtualMachine},
     },
-    disks::Furnished,
+    disks::{Furnished, Origin},
     labels,
     machine::{self, Known, Marks, View},
     node_class::{CloudStackNodeClass, HASH_ANNOTATION, HASH_VERSION_ANNOTATION, hash::HASH_VERSION},
@@ -45,6 +45,35 @@ pub(crate) struct Plan<'a> {
     pub(crate) network: &'a Network,
     pub(crate) candidate: &'a Candidate,
     pub(crate) secrets: &'a Secrets,
+}
+
+/// Whose machine gets its disks, and where it is.
+struct ToFurnish<'a> {
+    claim: &'a NodeClaim,
+    mark: &'a ClaimMark,
+    class: &'a CloudStackNodeClass,
+    resolution: &'a Resolution,
+    /// Unknown for a machine whose type the class does not have any more.
+    place: Option<(&'a Entry, &'a ResolvedZone)>,
+}
+
+impl<'a> Plan<'a> {
+    fn origin(&self) -> Origin<'a> {
+        Origin::Unfinished {
+            mark: self.mark,
+            class: self.class,
+        }
+    }
+
+    fn to_furnish(&self) -> ToFurnish<'a> {
+        ToFurnish {
+            claim: self.claim,
+            mark: self.mark,
+            class: self.class,
+            resolution: self.resolution,
+            place: Some((self.entry, self.zone)),
+        }
+    }
 }
 
 /// What became of one attempt.
@@ -110,15 +139,37 @@ impl Shared {
             .map_err(|error| unavailable(&error))?
         {
             if !Marks::of(&vm, &self.settings).is_ours() {
-                self.tag_new(claim, mark, &class, &vm.id).await;
+                match self.is_unchanged(claim, &class).await {
+                    true => self.tag_new(claim, mark, &class, &vm.id).await,
+                    // Which of its disks go is not known any more.
+                    false => self.tag_machine(claim, mark, &class, &vm.id).await,
+                }
             }
-            let vm = self.await_adopted(vm, &class, deadline).await?;
-            if let Some(vm) = vm {
-                let furnished = self.bring_disks(claim, &class, &resolution, &vm).await;
-                furnished.map_err(|error| unfurnished(&vm.name, &error))?;
-                return Ok(self.launched(&vm, &class, &secrets, known));
+            let origin = Origin::Unfinished { mark, class: &class };
+            match self.await_adopted(vm, origin, deadline).await? {
+                Some(vm) => {
+                    let to_furnish = ToFurnish {
+                        claim,
+                        mark,
+                        class: &class,
+                        resolution: &resolution,
+                        place: known.entry(&vm).zip(resolution.zone(&vm.zoneid)),
+                    };
+                    match self.furnished(&to_furnish, Box::new(vm), &mut names).await {
+                        Attempt::Launched(vm) => {
+                            let mut instance = self.launched(&vm, &class, &secrets, known);
+                            // The class may have been changed since its machine was asked for.
+                            instance.annotations.extend(recorded_hash(claim));
+                            return Ok(instance);
+                        }
+                        Attempt::Exhausted(why) => return Err(self.exhausted(claim, why).await),
+                        Attempt::Fail(error) => return Err(error),
+                        // It was given up: another one comes in its place.
+                        Attempt::Next(_) | Attempt::Again => {}
+                    }
+                }
+                None => names.taken(&self.fleet.name(mark, names.attempt)),
             }
-            names.taken(&self.fleet.name(mark, names.attempt));
         }
         let mut candidates = self.candidates(claim, &entries);
         if candidates.is_empty() {
@@ -184,10 +235,7 @@ impl Shared {
                         last = why;
                         break;
                     }
-                    Attempt::Exhausted(why) => {
-                        self.tell_claim(claim, "QuotaExceeded", &why).await;
-                        return Err(CloudError::insufficient_capacity(why));
-                    }
+                    Attempt::Exhausted(why) => return Err(self.exhausted(claim, why).await),
                     Attempt::Fail(error) => return Err(error),
                 }
             }
@@ -199,6 +247,11 @@ impl Shared {
         }))
     }
 
+    async fn exhausted(&self, claim: &NodeClaim, why: String) -> CloudError {
+        self.tell_claim(claim, "QuotaExceeded", &why).await;
+        CloudError::insufficient_capacity(why)
+    }
+
     /// What an earlier attempt for this claim made and still runs. Leftovers are destroyed and their names skipped.
     async fn look(
         &self,
@@ -208,6 +261,7 @@ impl Shared {
         names: &mut Names,
         after: After,
     ) -> Result<Option<VirtualMachine>, ApiError> {
+        let origin = Origin::Unfinished { mark, class };
         let mut found = self.fleet.of_claim(mark, Priority::Launch).await?;
         if let Some(own) = unmarked
             && found.iter().all(|known| known.id != own.id)
@@ -220,7 +274,7 @@ impl Shared {
             names.taken(&vm.name);
             // A record without a job that a refused request left will never start.
             if after == After::Refusal && vm.state == "Stopped" && !vm.has_pending_job() {
-                self.discard(&vm.id, Some(class)).await;
+                self.discard(&vm.id, origin).await;
                 continue;
             }
             match View::of(&vm, now) {
@@ -228,7 +282,7 @@ impl Shared {
                     adopted = Some(vm);
                 }
                 View::Launching | View::Running | View::Gone | View::Stopping => {}
-                View::Failed | View::Stopped => self.discard(&vm.id, Some(class)).await,
+                View::Failed | View::Stopped => self.discard(&vm.id, origin).await,
             }
         }
         names.advance(|attempt| self.fleet.name(mark, attempt));
@@ -289,8 +343,8 @@ impl Shared {
         drop(seat);
         let (id, job) = match sent {
             Ok(Sent::Accepted { id, job }) => (id, job),
-            Ok(Sent::Found(vm)) => match self.await_adopted(*vm, plan.class, deadline).await {
-                Ok(Some(vm)) => return self.furnished(plan, Box::new(vm), names).await,
+            Ok(Sent::Found(vm)) => match self.await_adopted(*vm, plan.origin(), deadline).await {
+                Ok(Some(vm)) => return self.furnished(&plan.to_furnish(), Box::new(vm), names).await,
                 Ok(None) => {
                     names.used(|attempt| self.fleet.name(plan.mark, attempt));
                     return Attempt::Again;
@@ -299,21 +353,22 @@ impl Shared {
             },
             Err(error) => return self.refused(plan, error, names, deadline).await,
         };
-        self.record_job(plan.claim, &job).await;
+        let hash = plan.class.static_hash(plan.secrets.user_data.as_deref());
+        self.record_job(plan.claim, &job, &hash).await;
         let (finished, ()) = futures::future::join(
             self.finish(&id, &job, deadline),
             self.tag_new(plan.claim, plan.mark, plan.class, &id),
         )
         .await;
         match finished {
-            Finish::Launched(vm) => self.furnished(plan, vm, names).await,
+            Finish::Launched(vm) => self.furnished(&plan.to_furnish(), vm, names).await,
             Finish::Nothing => {
-                self.discard(&id, Some(plan.class)).await;
+                self.discard(&id, plan.origin()).await;
                 names.used(|attempt| self.fleet.name(plan.mark, attempt));
                 Attempt::Again
             }
             Finish::Failed(failure) => {
-                self.discard(&id, Some(plan.class)).await;
+                self.discard(&id, plan.origin()).await;
                 names.used(|attempt| self.fleet.name(plan.mark, attempt));
                 self.failed(plan, &failure).await
             }
@@ -322,14 +377,26 @@ impl Shared {
     }
 
     /// A machine with all of its disks; one that the account has no more disks for is given up.
-    async fn furnished(&self, plan: &Plan<'_>, vm: Box<VirtualMachine>, names: &mut Names) -> Attempt {
-        match self.bring_disks(plan.claim, plan.class, plan.resolution, &vm).await {
+    async fn furnished(&self, own: &ToFurnish<'_>, vm: Box<VirtualMachine>, names: &mut Names) -> Attempt {
+        match self.bring_disks(own.claim, own.class, own.resolution, &vm).await {
             // What starts late gets its disks by the sweep.
             Ok(Furnished::Fully | Furnished::NotYet) => Attempt::Launched(vm),
             Err(ApiError::Refused(failure)) if matches!(failure.class, Class::Quota(_) | Class::Capacity) => {
-                self.discard(&vm.id, Some(plan.class)).await;
-                names.used(|attempt| self.fleet.name(plan.mark, attempt));
-                self.failed(plan, &failure).await
+                let origin = Origin::Unfinished {
+                    mark: own.mark,
+                    class: own.class,
+                };
+                self.discard(&vm.id, origin).await;
+                names.taken(&vm.name);
+                names.advance(|attempt| self.fleet.name(own.mark, attempt));
+                let Some((entry, zone)) = own.place else {
+                    return Attempt::Next(format!(
+                        "CloudStack has no room for the disks of {}: {failure}",
+                        vm.name
+                    ));
+                };
+                self.count_failure(own.mark, entry, zone, &failure);
+                self.lacking(own.class, entry, zone, &failure)
             }
             // The next try finds the machine, and what it has already.
             Err(error) => Attempt::Fail(unfurnished(&vm.name, &error)),
@@ -385,12 +452,12 @@ impl Shared {
             _ => failure.code != 432,
         };
         for id in &failure.left_behind {
-            self.discard(id, Some(plan.class)).await;
+            self.discard(id, plan.origin()).await;
         }
         if was_dispatched {
             match self.look(plan.class, plan.mark, None, names, After::Refusal).await {
-                Ok(Some(vm)) => match self.await_adopted(vm, plan.class, deadline).await {
-                    Ok(Some(vm)) => return self.furnished(plan, Box::new(vm), names).await,
+                Ok(Some(vm)) => match self.await_adopted(vm, plan.origin(), deadline).await {
+                    Ok(Some(vm)) => return self.furnished(&plan.to_furnish(), Box::new(vm), names).await,
                     Ok(None) => return Attempt::Again,
                     Err(error) => return Attempt::Fail(error),
                 },
@@ -425,24 +492,11 @@ impl Shared {
     async fn failed(&self, plan: &Plan<'_>, failure: &Failure) -> Attempt {
         let (class, own, shape, zone) = (plan.class, &plan.entry.offering, plan.entry.shape, &plan.zone.zone.id);
         let name = &plan.entry.instance_type.name;
-        let zone_label = labels::label(&plan.zone.zone.name);
-        self.client
-            .metrics()
-            .launch_failures
-            .with_label_values(&[failure.class.name(), &zone_label, name])
-            .inc();
-        tracing::info!(claim = plan.mark.name, instance_type = name, zone = zone_label, %failure, "a launch failed");
+        self.count_failure(plan.mark, plan.entry, plan.zone, failure);
         let short = failure.short_text();
         let create = |reason: &str, sentence: String| Attempt::Fail(CloudError::create(reason, sentence));
         match &failure.class {
-            Class::Capacity => {
-                self.unavailable
-                    .mark_offering(class, own, shape, zone, "CloudStack has no capacity for it");
-                Attempt::Next(format!(
-                    "CloudStack has no capacity for {name} in zone {}; add hosts, or allow other instance types or zones",
-                    plan.zone.zone.name
-                ))
-            }
+            Class::Capacity | Class::Quota(_) => self.lacking(class, plan.entry, plan.zone, failure),
             Class::StartFailed => {
                 self.unavailable.mark_start_failed(class, own, shape, zone);
                 Attempt::Next(format!(
@@ -458,15 +512,6 @@ impl Shared {
                     "network {} has no free address; enlarge it, or add another",
                     plan.network.name
                 ))
-            }
-            Class::Quota(resource) => {
-                self.unavailable.mark_quota(class, resource, shape);
-                self.inventory.flush_quota();
-                let sentence = format!("the quota of {resource} is reached; raise the limit or free some: {short}");
-                match resource.as_str() {
-                    "cpu" | "memory" | "gpu" => Attempt::Next(sentence),
-                    _ => Attempt::Exhausted(sentence),
-                }
             }
             Class::Forbidden if short.contains("Zone is currently disabled") => {
                 self.unavailable.mark_zone(zone, "it is disabled");
@@ -515,6 +560,38 @@ impl Shared {
                     format!("CloudStack could not make the machine: {short}"),
                 )
             }
+        }
+    }
+
+    fn count_failure(&self, mark: &ClaimMark, entry: &Entry, zone: &ResolvedZone, failure: &Failure) {
+        let name = &entry.instance_type.name;
+        let zone_label = labels::label(&zone.zone.name);
+        self.client
+            .metrics()
+            .launch_failures
+            .with_label_values(&[failure.class.name(), &zone_label, name])
+            .inc();
+        tracing::info!(claim = mark.name, instance_type = name, zone = zone_label, %failure, "a launch failed");
+    }
+
+    /// There is no quota left, or else no capacity.
+    fn lacking(&self, class: &CloudStackNodeClass, entry: &Entry, zone: &ResolvedZone, failure: &Failure) -> Attempt {
+        let (own, shape, zone) = (&entry.offering, entry.shape, &zone.zone);
+        let Class::Quota(resource) = &failure.class else {
+            self.unavailable
+                .mark_offering(class, own, shape, &zone.id, "CloudStack has no capacity for it");
+            return Attempt::Next(format!(
+                "CloudStack has no capacity for {} in zone {}; add hosts, or allow other instance types or zones",
+                entry.instance_type.name, zone.name
+            ));
+        };
+        self.unavailable.mark_quota(class, resource, shape);
+        self.inventory.flush_quota();
+        let short = failure.short_text();
+        let sentence = format!("the quota of {resource} is reached; raise the limit or free some: {short}");
+        match resource.as_str() {
+            "cpu" | "memory" | "gpu" => Attempt::Next(sentence),
+            _ => Attempt::Exhausted(sentence),
         }
     }
 
@@ -614,6 +691,15 @@ impl Names {
             self.attempt += 1;
         }
     }
+}
+
+/// The hash of the class that the machine of a claim was asked for with.
+fn recorded_hash(claim: &NodeClaim) -> Vec<(String, String)> {
+    let annotations = claim.metadata.annotations.iter().flatten();
+    annotations
+        .filter(|(key, _)| [HASH_ANNOTATION, HASH_VERSION_ANNOTATION].contains(&key.as_str()))
+        .map(|(key, value)| (key.clone(), value.clone()))
+        .collect()
 }
 
 fn unfurnished(machine: &str, error: &ApiError) -> CloudError {

@@ -332,6 +332,9 @@ pub enum Expunge {
     Never,
 }
 
+/// The device number that CloudStack keeps for the CD-ROM of every machine.
+pub(crate) const CD_ROM: i64 = 3;
+
 /// The CRD documents of this provider.
 pub fn crds() -> Vec<Crd> {
     vec![Crd::of::<CloudStackNodeClass>()]
@@ -368,13 +371,14 @@ impl CloudStackNodeClass {
         self.spec.disk_offering.is_some() || self.spec.data_disks.is_some()
     }
 
-    /// The data disks with their numbers at the machine: what is not said is the position, or the next that is free.
+    /// The data disks with their numbers at the machine: what is not said is the position, or the next that is free
+    /// and not the CD-ROM's.
     pub fn data_disks(&self) -> impl Iterator<Item = (i64, &DataDisk)> {
         let disks = self.spec.data_disks.as_deref().unwrap_or_default();
         let mut taken: Vec<i64> = disks.iter().filter_map(|disk| disk.device_id).collect();
         disks.iter().zip(1..).map(move |(disk, position)| {
             let device = disk.device_id.unwrap_or_else(|| {
-                let free = (position..).find(|own| !taken.contains(own));
+                let free = (position..).find(|own| *own != CD_ROM && !taken.contains(own));
                 free.expect("more numbers than disks")
             });
             taken.push(device);

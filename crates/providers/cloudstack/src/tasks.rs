@@ -5,7 +5,7 @@ pub mod garbage;
 pub mod identity;
 pub mod memory;
 pub mod sweep;
-mod tagging;
+pub(crate) mod tagging;
 
 use std::{sync::Arc, time::Duration};
 

@@ -8,6 +8,7 @@ use karpenter_cloud::{ClaimMark, CloudError, Deletion, clock::later};
 
 use crate::{
     client::{Class, Failure, Priority, Request, jobs::JobEnd, model::VirtualMachine},
+    disks::Origin,
     labels,
     machine::{Marks, View},
     node_class::{CloudStackNodeClass, Expunge},
@@ -47,7 +48,7 @@ impl Shared {
         if let Some(vm) = self.unmarked_machine(claim, &mark, Priority::Termination).await?
             && View::of(&vm, self.clock.now()) != View::Gone
         {
-            self.discard(&vm.id, class.as_ref()).await;
+            self.discard(&vm.id, unfinished(&mark, class.as_ref())).await;
             all = Deletion::InProgress;
         }
         for vm in found {
@@ -119,7 +120,12 @@ impl Shared {
                 tracing::warn!(vm = id, %error, "the machine could not be stopped by force");
             }
         }
-        let job = self.submit_destroy(&vm, class).await?;
+        let origin = match (claim, mark) {
+            (Some(claim), _) => Origin::Claim { claim, class },
+            (None, Some(mark)) => unfinished(mark, class),
+            (None, None) => Origin::Unknown,
+        };
+        let job = self.submit_destroy(&vm, origin).await?;
         state.job = job;
         self.destroying.lock().insert(id.to_owned(), state);
         if let Some(claim) = claim {
@@ -128,16 +134,12 @@ impl Shared {
         Ok(Deletion::InProgress)
     }
 
-    async fn submit_destroy(
-        &self,
-        vm: &VirtualMachine,
-        class: Option<&CloudStackNodeClass>,
-    ) -> Result<Option<String>, CloudError> {
-        let ours = self.disks_that_go(vm, class).await?;
+    async fn submit_destroy(&self, vm: &VirtualMachine, origin: Origin<'_>) -> Result<Option<String>, CloudError> {
+        let ours = self.disks_that_go(vm, origin).await?;
         let mut request = Request::new("destroyVirtualMachine")
             .with("id", vm.id.clone())
             .with_list("volumeids", &ours);
-        if self.wants_expunge(class).await && View::of(vm, self.clock.now()) != View::Failed {
+        if self.wants_expunge(origin.class()).await && View::of(vm, self.clock.now()) != View::Failed {
             request.add("expunge", "true");
         }
         match self.client.call(&request, Priority::Termination).await {
@@ -213,10 +215,10 @@ impl Shared {
     }
 
     /// Destroys a leftover of a launch; what fails is repeated by garbage collection.
-    pub(crate) async fn discard(&self, id: &str, class: Option<&CloudStackNodeClass>) {
+    pub(crate) async fn discard(&self, id: &str, origin: Origin<'_>) {
         let mut request = Request::new("destroyVirtualMachine").with("id", id);
-        if let Some(class) = class.filter(|class| class.has_data_disks()) {
-            match self.leftover_disks(id, class).await {
+        if origin.class().is_some_and(CloudStackNodeClass::has_data_disks) {
+            match self.leftover_disks(id, origin).await {
                 Ok(disks) => request = request.with_list("volumeids", &disks),
                 Err(error) => {
                     tracing::warn!(vm = id, %error, "a leftover of a launch is destroyed later, with its data disks");
@@ -231,9 +233,9 @@ impl Shared {
         }
     }
 
-    async fn leftover_disks(&self, id: &str, class: &CloudStackNodeClass) -> Result<Vec<String>, CloudError> {
+    async fn leftover_disks(&self, id: &str, origin: Origin<'_>) -> Result<Vec<String>, CloudError> {
         match self.fleet.read_now(id, Priority::Termination).await? {
-            Some(vm) => self.disks_that_go(&vm, Some(class)).await,
+            Some(vm) => self.disks_that_go(&vm, origin).await,
             None => Ok(Vec::new()),
         }
     }
@@ -259,6 +261,13 @@ impl Shared {
         ];
         let values: Vec<&str> = values.iter().map(String::as_str).collect();
         self.client.metrics().deleted.with_label_values(&values).inc();
+    }
+}
+
+fn unfinished<'a>(mark: &'a ClaimMark, class: Option<&'a CloudStackNodeClass>) -> Origin<'a> {
+    match class {
+        Some(class) => Origin::Unfinished { mark, class },
+        None => Origin::Unknown,
     }
 }
 

@@ -61,8 +61,14 @@ pub struct Webhook {
     task: JoinHandle<()>,
 }
 
-/// Larger than any object that the API server stores, old and new together.
-const LARGEST: usize = 8 << 20;
+/// The API server stores objects of half as much at most, and sends old and new together.
+const LARGEST: usize = 3 << 20;
+/// Connections at a time; an API server has a few, and others must not take all memory.
+const CONNECTIONS: usize = 16;
+/// From the first byte to the last, whatever is asked meanwhile; whoever is not done asks again.
+const LONGEST: Duration = Duration::from_secs(10);
+/// After a connection that could not be taken, as when there is no file descriptor left.
+const PAUSE: Duration = Duration::from_secs(1);
 /// The API server waits five seconds; no warning is worth more.
 const PATIENCE: Duration = Duration::from_secs(4);
 
@@ -135,12 +141,24 @@ async fn serve(listener: TcpListener, certificates: PathBuf, shared: Weak<Shared
     let mut connections = JoinSet::new();
     loop {
         while connections.try_join_next().is_some() {}
-        let Ok((stream, _)) = listener.accept().await else {
-            continue;
+        // The next one waits in the queue of the port.
+        if connections.len() >= CONNECTIONS {
+            connections.join_next().await;
+        }
+        let stream = match listener.accept().await {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                tracing::warn!(%error, "the webhook cannot take a connection");
+                tokio::time::sleep(PAUSE).await;
+                continue;
+            }
         };
         match acceptor(&certificates) {
             Ok(acceptor) => {
-                connections.spawn(connection(stream, acceptor, shared.clone()));
+                connections.spawn(tokio::time::timeout(
+                    LONGEST,
+                    connection(stream, acceptor, shared.clone()),
+                ));
             }
             Err(error) => tracing::warn!(%error, "a question of the API server is not answered"),
         }

@@ -185,6 +185,15 @@ impl Shared {
         }
     }
 
+    /// Tags a machine, but none of its disks.
+    pub(super) async fn tag_machine(&self, claim: &NodeClaim, mark: &ClaimMark, class: &CloudStackNodeClass, id: &str) {
+        let pool = claim.node_pool().unwrap_or_default();
+        let tags = machine::tags(&self.settings, mark, pool, class.name(), class.spec.tags.as_ref());
+        if let Err(error) = self.create_tags("UserVm", id, &tags).await {
+            tracing::warn!(vm = id, %error, "a machine could not be tagged yet");
+        }
+    }
+
     /// Submits tags for a resource.
     pub(crate) async fn create_tags(
         &self,

@@ -12,8 +12,9 @@ use serde_json::json;
 use super::{MOST_NAMES, unavailable};
 use crate::{
     client::{ApiError, Class, Failure, Priority, jobs::JobEnd, model::VirtualMachine},
+    disks::Origin,
     machine::{Marks, View},
-    node_class::{CloudStackNodeClass, JOB_ANNOTATION},
+    node_class::{HASH_ANNOTATION, HASH_VERSION_ANNOTATION, JOB_ANNOTATION, hash::HASH_VERSION},
     provider::Shared,
     settings::OwnershipDetails,
 };
@@ -85,7 +86,7 @@ impl Shared {
     pub(super) async fn await_adopted(
         &self,
         vm: VirtualMachine,
-        class: &CloudStackNodeClass,
+        origin: Origin<'_>,
         deadline: Timestamp,
     ) -> Result<Option<VirtualMachine>, CloudError> {
         let Some(job) = vm.jobid.clone().filter(|_| vm.has_pending_job()) else {
@@ -95,24 +96,25 @@ impl Shared {
             Finish::Launched(vm) => Ok(Some(*vm)),
             // It is not running and nobody makes it run: another one comes in its place.
             Finish::Nothing => {
-                self.discard(&vm.id, Some(class)).await;
+                self.discard(&vm.id, origin).await;
                 Ok(None)
             }
             Finish::Failed(failure) => {
                 tracing::info!(vm = vm.id, %failure, "a machine that was found launching failed");
-                self.discard(&vm.id, Some(class)).await;
+                self.discard(&vm.id, origin).await;
                 Ok(None)
             }
             Finish::Unknown(error) => Err(unavailable(&error)),
         }
     }
 
-    /// Writes on the claim which job makes its machine, so that whoever starts after a crash finds both. The marks on the
+    /// Writes on the claim which job makes its machine, and with which hash of the class, so that whoever starts after a crash finds both. The marks on the
     /// machine say the same: a claim that cannot be written is launched all the same.
-    pub(super) async fn record_job(&self, claim: &NodeClaim, job: &str) {
+    pub(super) async fn record_job(&self, claim: &NodeClaim, job: &str, hash: &str) {
         let claims: Api<NodeClaim> = Api::all(self.kube.clone());
         let name = claim.metadata.name.as_deref().unwrap_or_default();
-        let patch = json!({"metadata": {"uid": claim.metadata.uid, "annotations": {JOB_ANNOTATION: job}}});
+        let annotations = json!({JOB_ANNOTATION: job, HASH_ANNOTATION: hash, HASH_VERSION_ANNOTATION: HASH_VERSION});
+        let patch = json!({"metadata": {"uid": claim.metadata.uid, "annotations": annotations}});
         let written = claims.patch(name, &PatchParams::default(), &Patch::Merge(&patch)).await;
         if let Err(error) = written {
             tracing::debug!(claim = name, job, %error, "the job of a launch could not be written on its claim");

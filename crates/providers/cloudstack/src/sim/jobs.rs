@@ -9,6 +9,7 @@ use super::{
     render,
     state::{Role, State, date, new_id},
 };
+use crate::node_class::CD_ROM;
 
 /// A job, from its acceptance on.
 #[derive(Clone, Debug)]
@@ -341,7 +342,7 @@ impl State {
                 if let Some(device) = device.filter(|own| taken.contains(own)) {
                     return Outcome::Failure(431, format!("deviceId {device} is used by vm {machine}"));
                 }
-                let free = device.or_else(|| (1..).find(|own| !taken.contains(own)));
+                let free = device.or_else(|| (1..).find(|own| *own != CD_ROM && !taken.contains(own)));
                 let Some(own) = self.volumes.iter_mut().find(|own| own.id == volume) else {
                     return Outcome::Lost;
                 };

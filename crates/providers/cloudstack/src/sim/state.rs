@@ -12,6 +12,7 @@ use super::{
     machines::{AffinityRecord, Machine, MachineState, NicRecord, Volume, VolumeFate},
     seed::{Catalogue, Host, Seed},
 };
+use crate::node_class::CD_ROM;
 
 /// The whole server.
 #[derive(Debug)]
@@ -257,11 +258,10 @@ impl State {
         let Some(found) = self.machine(machine).cloned() else {
             return;
         };
-        let devices = self
-            .volumes
-            .iter()
-            .filter(|own| own.machine.as_deref() == Some(machine))
-            .count();
+        let attached = self.volumes.iter();
+        let attached = attached.filter(|own| own.machine.as_deref() == Some(machine));
+        let taken: Vec<i64> = attached.map(|own| own.device).collect();
+        let device = (1..).find(|own| *own != CD_ROM && !taken.contains(own));
         self.volumes.push(Volume {
             id: new_id(),
             name: name.to_owned(),
@@ -270,7 +270,7 @@ impl State {
             project: found.project,
             zone: found.zone,
             machine: Some(machine.to_owned()),
-            device: i64::try_from(devices).unwrap_or_default(),
+            device: device.unwrap_or_default(),
             size: 3,
             offering: None,
             created: now,

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use k8s_openapi::api::core::v1::Node;
 use karpenter_cloud::{
-    CloudError,
+    ClaimMark, CloudError,
     clock::later,
     error::CloudContext,
     garbage_collection::{GarbageCollector, KnownClaims, OrphanReason, Sighting, Verdict},
@@ -16,9 +16,9 @@ use kube::Api;
 use crate::{
     client::{
         Class, Priority, Request,
-        model::{Version, VirtualMachine, Volume},
+        model::{VirtualMachine, Volume},
     },
-    disks,
+    disks::{self, Origin},
     machine::{Marks, View},
     node_class::CloudStackNodeClass,
     provider::Shared,
@@ -178,7 +178,7 @@ async fn failed_and_twins(
             View::Failed => {
                 // A launch that is under way cleans up after itself.
                 if !shared.creating.lock().contains_key(&mark.uid) {
-                    shared.discard(&vm.id, None).await;
+                    shared.discard(&vm.id, Origin::Unknown).await;
                     gone += 1;
                 }
             }
@@ -187,24 +187,23 @@ async fn failed_and_twins(
         }
     }
     for (uid, mut twins) in by_uid {
-        let claim = claims.iter().find(|claim| claim.metadata.uid.as_deref() == Some(&uid));
+        let mut claims = claims.iter();
+        let Some(claim) = claims.find(|claim| claim.metadata.uid.as_deref() == Some(&uid)) else {
+            continue;
+        };
         // A claim that knows its machine is judged by the collector above.
-        if twins.len() < 2
-            || claim.is_none_or(|claim| claim.provider_id().is_some())
-            || shared.creating.lock().contains_key(&uid)
-        {
+        if twins.len() < 2 || claim.provider_id().is_some() || shared.creating.lock().contains_key(&uid) {
             continue;
         }
-        let recorded = match claim {
-            Some(claim) => shared.recorded_machine(claim, Priority::Discovery).await?,
-            None => None,
-        };
+        let recorded = shared.recorded_machine(claim, Priority::Discovery).await?;
+        let mark = ClaimMark::of(claim);
+        let class = shared.class_by_name(&claim.spec.node_class_ref.name).await?;
         // The one that is written on the claim stays, else the oldest.
         let is_other = |own: &VirtualMachine| recorded.as_ref().is_none_or(|kept| kept.id != own.id);
         twins.sort_by(|a, b| (is_other(a), a.created_at(), &a.id).cmp(&(is_other(b), b.created_at(), &b.id)));
         for twin in &twins[1..] {
             tracing::info!(vm = twin.id, uid, "a second machine of a claim is destroyed");
-            shared.destroy(&twin.id, None, None, None).await?;
+            shared.destroy(&twin.id, Some(&mark), class.as_ref(), None).await?;
             shared.client.metrics().orphans.with_label_values(&["duplicate"]).inc();
             gone += 1;
         }
@@ -220,16 +219,13 @@ async fn volumes(shared: &Shared, vms: &[VirtualMachine]) -> Result<(), CloudErr
         Err(error) => return Err(error.into()),
     };
     let mut ours = tagged;
-    // Only servers that make disks by themselves can have some that are not tagged yet.
-    let version = shared.inventory.capabilities().await?.version();
-    if !Version::takes_several_disks(version) {
-        let named = shared.named_disks().await?;
-        let further = named
-            .into_iter()
-            .filter(|own| ours.iter().all(|known| known.id != own.id));
-        let further: Vec<Volume> = further.collect();
-        ours.extend(further);
-    }
+    // A disk that was made by itself may not be tagged yet, also on a server that was upgraded since.
+    let named = shared.named_disks().await?;
+    let further = named
+        .into_iter()
+        .filter(|own| ours.iter().all(|known| known.id != own.id));
+    let further: Vec<Volume> = further.collect();
+    ours.extend(further);
     let now = shared.clock.now();
     let loose: Vec<Volume> = ours
         .iter()

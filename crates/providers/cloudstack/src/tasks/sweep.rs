@@ -15,6 +15,7 @@ use kube::{
 
 use crate::{
     client::{Priority, Request, model::VirtualMachine},
+    disks::Origin,
     machine::{INTERRUPTION_TAG, Known, View},
     node_class::{CloudStackNodeClass, StoppedInstancePolicy},
     provider::Shared,
@@ -87,7 +88,7 @@ pub(crate) async fn round(shared: &Shared, memory: &mut Memory) -> Result<(), Cl
                     mark(shared, class, vm, "a machine of it did not start").await;
                 }
                 replace(shared, claim, "LaunchFailed", &message).await?;
-                shared.discard(&vm.id, class).await;
+                shared.discard(&vm.id, Origin::Claim { claim, class }).await;
             }
             View::Stopped | View::Stopping => stopped(shared, memory, claim, vm, class, policy).await?,
             View::Launching | View::Running | View::Gone => {

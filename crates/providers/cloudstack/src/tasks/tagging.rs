@@ -31,6 +31,14 @@ const TAGGED: &str = "karpenter.k8s.cloudstack/instance-tagged";
 /// Tags are a matter of a second; a job that hangs must not hold up the other machines.
 const PATIENCE: Duration = Duration::from_secs(30);
 
+/// Whether all that was made for the claim bears its tags.
+pub(crate) fn is_done(claim: &NodeClaim) -> bool {
+    let annotations = claim.metadata.annotations.as_ref();
+    annotations
+        .and_then(|own| own.get(TAGGED))
+        .is_some_and(|own| own == "true")
+}
+
 /// What must be done about the tags of a resource.
 #[derive(Debug, PartialEq, Eq)]
 struct Change {
@@ -86,7 +94,7 @@ pub(super) async fn repair(
         .and_then(|text| serde_json::from_str(text).ok())
         .unwrap_or_default();
     let needed = change(&vm.tags, &wanted, &applied);
-    let is_tagged = annotations.get(TAGGED).is_some_and(|own| own == "true");
+    let is_tagged = is_done(claim);
     let mut result = write(shared, "UserVm", &vm.id, &needed).await;
     let mut is_furnished = true;
     if let Some(class) = class.filter(|class| class.has_data_disks() && !is_tagged) {
@@ -98,7 +106,7 @@ pub(super) async fn repair(
                 return;
             }
         }
-        if result.is_ok() {
+        if result.is_ok() && shared.is_unchanged(claim, class).await {
             result = shared.tag_disks(&vm.id, class, &wanted, Priority::Discovery).await;
         }
     }

@@ -6,7 +6,7 @@ use karpenter_api::NodeClaim;
 use karpenter_cloud::{CloudProvider, Deletion, LaunchEffect, conformance::Environment};
 use karpenter_cloudstack::{
     client::{Priority, Request, model::Volume},
-    settings::Switch,
+    settings::{OwnershipDetails, Switch},
     sim::{Fault, FaultKind, Seed, seed},
     tasks::sweep::Memory,
 };
@@ -17,6 +17,7 @@ use crate::{
     lifecycle::terminate,
 };
 
+const HASH: &str = "karpenter.k8s.cloudstack/nodeclass-hash";
 const UID_TAG: &str = "karpenter.k8s.cloudstack/nodeclaim-uid";
 
 /// A server whose deploys take one data disk at most.
@@ -28,7 +29,7 @@ fn old() -> Seed {
 
 fn two_disks() -> Value {
     json!({"dataDisks": [
-        {"offering": "data-custom", "size": 5, "deviceID": 3, "minIOPS": 100, "maxIOPS": 200}, {"offering": "data-10"},
+        {"offering": "data-custom", "size": 5, "deviceID": 4, "minIOPS": 100, "maxIOPS": 200}, {"offering": "data-10"},
     ]})
 }
 
@@ -77,7 +78,7 @@ async fn an_old_server_makes_several_disks_one_by_one_and_they_go_with_the_machi
     let at = |device: i64| (Some(machine.id.as_str()), Some(device));
     assert_eq!(
         places,
-        [at(2), at(3)],
+        [at(2), at(4)],
         "the position, and the number that was asked for"
     );
     for disk in &found {
@@ -329,4 +330,135 @@ async fn disks_of_a_machine_that_nobody_wants_go_with_it() {
     cloud.collect(&cloud.provider, 3).await;
     assert!(cloud.live().is_empty());
     assert_eq!(disks(&cloud).await, []);
+}
+
+/// A machine whose disks were not tagged in time.
+async fn launched_without_tags(cloud: &Cloud, number: u32) -> NodeClaim {
+    let refusal = FaultKind::Refuse(530, "tags are out of order".to_owned());
+    cloud.simulator.inject(Fault::new("createTags", refusal).after(1));
+    let claim = cloud.launch(&claim(number, "1", json!([]))).await;
+    cloud.simulator.heal();
+    claim
+}
+
+#[tokio::test]
+async fn a_disk_that_was_to_stay_stays_though_the_class_was_changed_since() {
+    let kept = json!({"offering": "data-10", "deleteOnTermination": false});
+    let cloud = Cloud::with(Seed::default(), json!({"dataDisks": [kept]})).await;
+    let launched = launched_without_tags(&cloud, 1).await;
+    let swept = launched_without_tags(&cloud, 2).await;
+    cloud
+        .apply_class(json!({"dataDisks": [{"offering": "data-10"}, kept]}))
+        .await;
+    terminate(&cloud, &launched).await;
+    assert_eq!(
+        disks(&cloud).await.len(),
+        2,
+        "at the same device there is another disk now"
+    );
+    // The sweep must not tag it as one that goes either.
+    let mut memory = Memory::default();
+    for _ in 0..3 {
+        cloud.provider.sweep(&mut memory).await.expect("a sweep");
+        cloud.pass(Duration::from_secs(5)).await;
+    }
+    assert!(disks(&cloud).await.iter().all(|own| own.tags.is_empty()));
+    terminate(&cloud, &stored(&cloud, &swept)).await;
+    assert_eq!(disks(&cloud).await.len(), 2);
+    assert!(cloud.live().is_empty());
+}
+
+#[tokio::test]
+async fn a_disk_of_which_it_is_not_certain_that_it_was_to_go_stays() {
+    let cloud = Cloud::with(Seed::default(), json!({"dataDisks": [{"offering": "data-10"}]})).await;
+    let launched = launched_without_tags(&cloud, 1).await;
+    cloud
+        .apply_class(json!({"dataDisks": [{"offering": "data-10"}], "rootDiskSize": 50}))
+        .await;
+    terminate(&cloud, &launched).await;
+    assert_eq!(disks(&cloud).await.len(), 1);
+}
+
+#[tokio::test]
+async fn a_launch_that_goes_on_after_a_change_of_the_class_has_the_hash_that_it_began_with() {
+    let kept = json!({"offering": "data-10", "deleteOnTermination": false});
+    let cloud = Cloud::with(Seed::default(), json!({"dataDisks": [kept]})).await;
+    let begun = cloud.stored(&claim(1, "1", json!([])));
+    cloud
+        .simulator
+        .inject(Fault::new("createTags", FaultKind::HangBefore).times(1));
+    tokio::select! {
+        _ = cloud.provider.create(&begun) => panic!("it was to be killed"),
+        () = cloud.simulator.hung() => {}
+    }
+    cloud.simulator.heal();
+    let hash = cloud.class().metadata.annotations.expect("marked")[HASH].clone();
+    cloud
+        .apply_class(json!({"dataDisks": [{"offering": "data-10"}, kept]}))
+        .await;
+    let restarted = cloud.new_provider().await;
+    let instance = restarted.create(&stored(&cloud, &begun)).await.expect("continued");
+    assert_eq!(instance.annotations[HASH], hash);
+    assert_eq!(cloud.simulator.machines_ever().len(), 1);
+}
+
+#[tokio::test]
+async fn a_launch_that_goes_on_gives_its_machine_up_if_its_disks_are_above_the_quota() {
+    let cloud = Cloud::without_class(old(), STEP, |settings| settings.quota_preflight = Switch::Off).await;
+    cloud.apply_class(two_disks()).await;
+    let begun = cloud.stored(&claim(1, "1", json!([])));
+    cloud
+        .simulator
+        .inject(Fault::new("createVolume", FaultKind::HangBefore).times(1));
+    tokio::select! {
+        _ = cloud.provider.create(&begun) => panic!("it was to be killed"),
+        () = cloud.simulator.hung() => {}
+    }
+    cloud.simulator.heal();
+    // The root disk and one more.
+    cloud
+        .simulator
+        .operate(|operator| operator.limit(seed::ACCOUNT, "volume", 2));
+    let restarted = cloud.new_provider().await;
+    let error = restarted
+        .create(&stored(&cloud, &begun))
+        .await
+        .expect_err("above the quota");
+    assert_eq!(error.launch_effect(), LaunchEffect::DeleteForCapacity, "{error}");
+    assert!(error.to_string().contains("the quota of volume is reached"), "{error}");
+    cloud.pass(Duration::from_secs(10)).await;
+    assert!(cloud.live().is_empty());
+    assert_eq!(cloud.simulator.machines_ever().len(), 1, "no other one was tried");
+    assert_eq!(disks(&cloud).await, []);
+}
+
+#[tokio::test]
+async fn disks_of_a_machine_without_any_mark_go_with_its_claim() {
+    let cloud = Cloud::without_class(Seed::default(), STEP, |settings| {
+        settings.ownership_details = OwnershipDetails::Omitted;
+    })
+    .await;
+    cloud.apply_class(two_disks()).await;
+    let begun = cloud.stored(&claim(1, "1", json!([])));
+    cloud
+        .simulator
+        .inject(Fault::new("createTags", FaultKind::HangBefore).times(1));
+    tokio::select! {
+        _ = cloud.provider.create(&begun) => panic!("it was to be killed"),
+        () = cloud.simulator.hung() => {}
+    }
+    cloud.simulator.heal();
+    assert_eq!(disks(&cloud).await.len(), 2);
+    abandon(&cloud, &stored(&cloud, &begun)).await;
+    assert!(cloud.live().is_empty());
+    assert_eq!(disks(&cloud).await, []);
+}
+
+#[tokio::test]
+async fn the_third_disk_leaves_the_number_of_the_cd_rom_free() {
+    let disk = json!({"offering": "data-10"});
+    let cloud = Cloud::with(Seed::default(), json!({"dataDisks": [disk, disk, disk, disk]})).await;
+    cloud.launch(&claim(1, "1", json!([]))).await;
+    let devices: Vec<Option<i64>> = disks(&cloud).await.iter().map(|own| own.deviceid).collect();
+    assert_eq!(devices, [1, 2, 4, 5].map(Some));
 }
