@@ -7,7 +7,7 @@ use http::Method;
 use karpenter_core::clock::Clock;
 use karpenter_ovhcloud::rights;
 use karpenter_ovhcloud::sim::{
-    APPLICATION_KEY, APPLICATION_SECRET, CONSUMER_KEY, HttpFault, KUBE_ID, SERVICE_NAME, SimulatedOvh, World,
+    APPLICATION_KEY, APPLICATION_SECRET, CONSUMER_KEY, Effect, HttpFault, KUBE_ID, SERVICE_NAME, SimulatedOvh, World,
 };
 use karpenter_sandbox::Sandbox;
 use serde_json::json;
@@ -236,4 +236,46 @@ async fn a_probe_reads_and_asks_before_it_spends() {
     sim.with(|sim| sim.faults.push(HttpFault::server_error(Method::GET, "/nodepool")));
     let (code, text) = told(&ovhcloud("probe", &sim.endpoint(), &[], &nowhere).await);
     assert_eq!(code, Some(3), "{text}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_trial_that_could_not_be_made_is_no_success() {
+    let nowhere = [("KUBECONFIG", "/nonexistent/kubeconfig")];
+    let mut rules = rules_that_can_be_read();
+    rules.retain(|(method, _)| method != "POST");
+    let sim = simulated(rules).await;
+    let trial = ["--create-pool", "--yes"];
+    let (code, text) = told(&ovhcloud("probe", &sim.endpoint(), &trial, &nowhere).await);
+    assert_eq!(code, Some(1), "{text}");
+    assert!(text.contains("Was everything tried?\n  not known: no: POST"), "{text}");
+    assert!(text.contains("lack the right to POST"), "{text}");
+
+    // Throttled, so that nothing was made for certain.
+    let sim = simulated(rules_that_can_be_read()).await;
+    let throttled = Effect::Answer(429, "{}".to_owned());
+    sim.with(|sim| sim.faults.push(HttpFault::new(Method::POST, "/nodepool", throttled)));
+    let (code, text) = told(&ovhcloud("probe", &sim.endpoint(), &trial, &nowhere).await);
+    assert_eq!(code, Some(3), "{text}");
+    assert!(text.contains("Is everything gone again?\n  yes"), "{text}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_service_account_that_is_refused_is_a_refusal_and_not_a_wrong_argument() {
+    let sim = simulated(rules_that_can_be_read()).await;
+    let tokens = sim.token_url();
+    let account = [
+        ("KUBECONFIG", "/nonexistent/kubeconfig"),
+        ("OVH_APPLICATION_KEY", ""),
+        ("OVH_APPLICATION_SECRET", ""),
+        ("OVH_CONSUMER_KEY", ""),
+        ("OVH_CLIENT_ID", "nobody"),
+        ("OVH_CLIENT_SECRET", "wrong"),
+    ];
+    let mut known = account.to_vec();
+    known.push(("OVH_OAUTH2_TOKEN_URL", tokens.as_str()));
+    let (code, text) = told(&ovhcloud("probe", &sim.endpoint(), &[], &known).await);
+    assert_eq!(code, Some(1), "{text}");
+    assert!(text.contains("the service account was refused"), "{text}");
+    let (code, text) = told(&ovhcloud("probe", &sim.endpoint(), &[], &account).await);
+    assert_eq!(code, Some(2), "nobody knows where to ask: {text}");
 }

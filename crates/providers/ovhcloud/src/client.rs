@@ -26,7 +26,7 @@ use serde::{Deserialize, de::DeserializeOwned};
 
 pub use auth::{AuthMethod, CredentialProblem};
 pub use endpoint::{ApiEndpoint, EndpointError};
-pub use error::{ApiError, ApiErrorKind};
+pub use error::{ApiError, ApiErrorKind, Sending};
 pub use kube::KubeApi;
 
 /// A client of one endpoint with one set of credentials.
@@ -301,7 +301,7 @@ impl OvhClient {
                     ErrorKind::Auth => ApiErrorKind::Auth,
                     _ => ApiErrorKind::Invalid,
                 };
-                return Err(call.failed(kind, error.to_string()));
+                return Err(call.failed(kind, error.to_string()).unsendable());
             }
             Err(error) => return Err(call.failed(ApiErrorKind::Transport, error.to_string())),
         };
@@ -421,10 +421,8 @@ impl OvhClient {
             return Ok(());
         }
         let Some(url) = self.endpoint.token_url() else {
-            return Err(call.failed(
-                ApiErrorKind::Invalid,
-                "a service account at a literal endpoint URL needs OVH_OAUTH2_TOKEN_URL",
-            ));
+            let why = "a service account at a literal endpoint URL needs OVH_OAUTH2_TOKEN_URL";
+            return Err(call.failed(ApiErrorKind::Invalid, why).unsendable());
         };
         let form = [
             ("grant_type", "client_credentials"),

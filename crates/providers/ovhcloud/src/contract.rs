@@ -34,6 +34,24 @@ pub enum Outcome {
     Unknown(String),
 }
 
+/// What came of a trial.
+#[derive(Clone, Debug)]
+pub struct Tried {
+    pub answers: Vec<Answer>,
+    pub ending: Ending,
+    /// What could not be deleted, in sentences.
+    pub left: Vec<String>,
+}
+
+/// How a trial ended.
+#[derive(Clone, Debug)]
+pub enum Ending {
+    Done,
+    Stopped,
+    /// It could not go on; what was seen before is told.
+    Failed(ApiError),
+}
+
 /// Asks one cluster.
 #[derive(Debug)]
 pub struct Contract {

@@ -4,12 +4,13 @@ use std::io::{self, BufRead, Write};
 
 use clap::Args;
 use karpenter_core::clock::Clock;
-use karpenter_ovhcloud::contract::{Answer, Contract, MACHINES, NoTrial, Outcome, Trial};
+use karpenter_ovhcloud::contract::{Answer, Contract, Ending, MACHINES, NoTrial, Outcome, Trial, Tried};
 use kube::Client;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
 use super::connection::{Place, refused};
+use crate::commands::controller::stop_on_signal;
 use crate::commands::doctor::Format;
 use crate::error::CliError;
 use crate::terminal::Terminal;
@@ -17,8 +18,9 @@ use crate::terminal::Terminal;
 /// Ask a real cluster how it behaves where OVHcloud's documentation is silent, and print a report.
 ///
 /// It only reads, unless --create-pool says otherwise: then it makes a node pool of its own, tainted so that nobody's pods run there,
-/// grows it, shrinks it in odd ways, and deletes it in the end, also after Ctrl-C. That costs money, so it says how much and asks first.
-/// Other pools are not touched. Exits with 1 if it may not do something or left something behind, with 3 if OVHcloud can't be reached.
+/// grows it, shrinks it in odd ways, and deletes it in the end, also after Ctrl-C or SIGTERM. That costs money, so it says how much and asks first.
+/// Other pools are not touched. Exits with 1 if it may not do something, was stopped, or left something behind, with 3 if OVHcloud can't be
+/// reached or stops answering; what was seen until then is printed all the same.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Example:\n  karpenter ovhcloud probe --service-name <project> --kube-id <cluster> --secret karpenter/ovh-credentials\n  \
@@ -62,24 +64,23 @@ impl Probe {
         let mut answers = contract.look().await.map_err(refused)?;
         let tried = match self.create_pool {
             true => self.try_out(&contract, &subsidiary, terminal).await,
-            false => Ok(Vec::new()),
+            false => Ok(None),
         };
         // What was seen is worth telling even if nothing may be tried.
-        let (tried, outcome) = match tried {
-            Ok(tried) => (tried, Ok(())),
-            Err(error) => (Vec::new(), Err(error)),
+        let outcome = match tried {
+            Ok(None) => Ok(()),
+            Ok(Some(tried)) => {
+                let outcome = outcome(&tried);
+                answers.extend(tried.answers);
+                outcome
+            }
+            Err(error) => Err(error),
         };
-        let is_clean = tried.last().is_none_or(|last| matches!(last.outcome, Outcome::Seen(_)));
-        answers.extend(tried);
         match self.output {
             Format::Text => write_text(&answers)?,
             Format::Json => write_json(&answers)?,
         }
-        outcome?;
-        match is_clean {
-            true => Ok(()),
-            false => Err(CliError::Negative),
-        }
+        outcome
     }
 
     async fn try_out(
@@ -87,7 +88,7 @@ impl Probe {
         contract: &Contract,
         subsidiary: &str,
         terminal: &Terminal,
-    ) -> Result<Vec<Answer>, CliError> {
+    ) -> Result<Option<Tried>, CliError> {
         let trial = contract.trial(self.flavor.as_deref(), self.zone.as_deref(), subsidiary);
         let trial = trial.await.map_err(|error| match error {
             NoTrial::Api(error) => refused(error),
@@ -100,18 +101,29 @@ impl Probe {
         }
         let stop = CancellationToken::new();
         let interrupted = async {
+            stop_on_signal(stop.clone()).await;
             // Without signals nobody can interrupt.
-            if tokio::signal::ctrl_c().await.is_err() {
-                std::future::pending::<()>().await;
+            if stop.is_cancelled() {
+                terminal.note("stopping; the node pool is being deleted");
             }
-            terminal.note("stopping; the node pool is being deleted");
-            stop.cancel();
             std::future::pending::<()>().await;
         };
         tokio::select! {
-            answers = contract.try_out(&trial, stop.clone()) => Ok(answers),
-            () = interrupted => Ok(Vec::new()),
+            tried = contract.try_out(&trial, stop.clone()) => Ok(Some(tried)),
+            () = interrupted => Ok(None),
         }
+    }
+}
+
+/// What is left behind goes before everything else, since somebody has to see to it.
+fn outcome(tried: &Tried) -> Result<(), CliError> {
+    if !tried.left.is_empty() {
+        return Err(CliError::Negative);
+    }
+    match &tried.ending {
+        Ending::Done => Ok(()),
+        Ending::Stopped => Err(CliError::Negative),
+        Ending::Failed(error) => Err(refused(error.clone())),
     }
 }
 

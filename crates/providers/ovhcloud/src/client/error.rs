@@ -22,6 +22,16 @@ pub struct ApiError {
     /// OVHcloud's id of the request, which its support asks for.
     pub query: Option<String>,
     pub retry_after: Option<Duration>,
+    pub sending: Sending,
+}
+
+/// Whether a call that failed was ever on its way.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Sending {
+    #[default]
+    Tried,
+    /// It cannot be put into words: an argument or a key is not fit for it.
+    Impossible,
 }
 
 /// What a failure means.
@@ -96,6 +106,7 @@ impl ApiError {
             message,
             query: Some(answer.request_id.clone()),
             retry_after,
+            sending: Sending::Tried,
         }
     }
 
@@ -107,6 +118,14 @@ impl ApiError {
             message: message.into(),
             query: None,
             retry_after: None,
+            sending: Sending::Tried,
+        }
+    }
+
+    pub(super) fn unsendable(self) -> Self {
+        Self {
+            sending: Sending::Impossible,
+            ..self
         }
     }
 
@@ -139,9 +158,9 @@ impl ApiError {
         )
     }
 
-    /// Whether the call was never sent, because it cannot be put into words: an argument or a key is not fit for it.
+    /// Whether the call was never sent, because it cannot be put into words.
     pub fn is_unsendable(&self) -> bool {
-        self.query.is_none() && matches!(self.kind, ApiErrorKind::Invalid | ApiErrorKind::Auth)
+        self.sending == Sending::Impossible
     }
 
     /// Whether a write may have taken effect although it failed.

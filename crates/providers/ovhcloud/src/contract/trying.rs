@@ -2,12 +2,14 @@
 
 use std::{collections::BTreeSet, time::Duration};
 
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
+use karpenter_cloud::clock::later;
 use kube::api::{DeleteParams, Patch, PatchParams};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
-use super::{Answer, Contract, MACHINES, Trial, refused};
+use super::{Answer, Contract, Ending, MACHINES, Trial, Tried, refused};
 use crate::client::{
     ApiError, ApiErrorKind,
     model::{NewPool, NodeClass, Pool, PoolNode, PoolUpdate, Template, TemplateTaint},
@@ -42,16 +44,22 @@ const CLEANED: &str = "Is everything gone again?";
 struct Running<'a> {
     contract: &'a Contract,
     trial: &'a Trial,
-    /// Ids of the pools that were made, which are deleted in the end.
-    pools: Vec<String>,
+    /// The pools that were made, which are deleted in the end.
+    pools: Vec<Made>,
     /// A pool was asked for, and it is not known whether it was made.
     is_in_doubt: bool,
     answers: Vec<Answer>,
 }
 
+/// A pool that was made, or that may have been.
+struct Made {
+    id: String,
+    at: Timestamp,
+}
+
 impl Contract {
     /// Makes the pool, tries everything, and deletes the pool, also if something fails or `stop` comes in between.
-    pub async fn try_out(&self, trial: &Trial, stop: CancellationToken) -> Vec<Answer> {
+    pub async fn try_out(&self, trial: &Trial, stop: CancellationToken) -> Tried {
         let mut running = Running {
             contract: self,
             trial,
@@ -59,13 +67,23 @@ impl Contract {
             is_in_doubt: false,
             answers: Vec::new(),
         };
-        match stop.run_until_cancelled(running.run()).await {
-            Some(Ok(())) => {}
-            Some(Err(error)) => running.answers.push(Answer::unknown(REST, format!("no: {error}"))),
-            None => running.answers.push(Answer::unknown(REST, "no: it was stopped")),
+        let ending = match stop.run_until_cancelled(running.run()).await {
+            Some(Ok(())) => Ending::Done,
+            Some(Err(error)) => {
+                running.answers.push(Answer::unknown(REST, format!("no: {error}")));
+                Ending::Failed(error)
+            }
+            None => {
+                running.answers.push(Answer::unknown(REST, "no: it was stopped"));
+                Ending::Stopped
+            }
+        };
+        let left = running.clean_up().await;
+        Tried {
+            answers: running.answers,
+            ending,
+            left,
         }
-        running.clean_up().await;
-        running.answers
     }
 }
 
@@ -135,7 +153,10 @@ impl Running<'_> {
         let made = self.contract.api.create_pool(request).await;
         self.is_in_doubt = made.as_ref().is_err_and(ApiError::is_unknown_outcome);
         if let Ok(pool) = &made {
-            self.pools.push(pool.id.clone());
+            self.pools.push(Made {
+                id: pool.id.clone(),
+                at: self.contract.clock.now(),
+            });
         }
         made
     }
@@ -227,8 +248,11 @@ impl Running<'_> {
             self.answers.push(Answer::seen(TAINTS, "the Node never had them"));
             return Ok(());
         }
-        let patch =
-            json!({"metadata": {"resourceVersion": node.metadata.resource_version}, "spec": {"taints": others}});
+        // Cordoned in the same breath: without the taint it looks like anybody's, and it will not live long.
+        let patch = json!({
+            "metadata": {"resourceVersion": node.metadata.resource_version},
+            "spec": {"taints": others, "unschedulable": true},
+        });
         let Some(nodes) = &self.contract.nodes else {
             return Ok(());
         };
@@ -268,7 +292,20 @@ impl Running<'_> {
             let node = self.node(machine).await;
             Ok(node.filter(|node| node.metadata.uid != old.metadata.uid))
         };
-        let back = self.contract.wait(SELDOM, REJOIN, look).await?;
+        let back = self.contract.wait(OFTEN, REJOIN, look).await?;
+        // Whether it comes back with its taint is not known either.
+        let cordoned = match &back {
+            Some(_) => {
+                let patch = json!({"spec": {"unschedulable": true}});
+                nodes
+                    .patch(&machine.name, &PatchParams::default(), &Patch::Merge(&patch))
+                    .await
+                    .map(drop)
+            }
+            None => Ok(()),
+        };
+        let uncordoned = cordoned.err().map(|error| format!("; it can't be cordoned: {error}"));
+        let uncordoned = uncordoned.unwrap_or_default();
         let listed = self.contract.api.nodes(&pool.id).await?;
         let instance = listed.into_iter().find(|node| node.id == machine.id);
         let instance = instance.and_then(|node| node.instance_id);
@@ -277,7 +314,7 @@ impl Running<'_> {
             false => "another instance",
         };
         self.answers.push(match back {
-            Some((_, took)) => Answer::seen(REJOINED, format!("after {} s, {same}", took.as_secs())),
+            Some((_, took)) => Answer::seen(REJOINED, format!("after {} s, {same}{uncordoned}", took.as_secs())),
             None => Answer::seen(
                 REJOINED,
                 format!("not within {} minutes; MKS shows {same}", REJOIN.as_secs() / 60),
@@ -365,39 +402,17 @@ impl Running<'_> {
         nodes.get_opt(&machine.name).await.ok().flatten()
     }
 
-    /// Deletes what was made, and waits until it is gone.
-    async fn clean_up(&mut self) {
-        let api = &self.contract.api;
+    /// Deletes what was made, and waits until it is gone; what is not, is told.
+    async fn clean_up(&mut self) -> Vec<String> {
         let mut left = Vec::new();
         if self.is_in_doubt {
-            // It is known by its name only, and may take its time to be listed.
-            let look = async || {
-                let listed = api.pools().await?.into_iter();
-                let mut ours = listed.filter(|pool| pool.name.starts_with(&self.trial.pool));
-                Ok(ours.find(|pool| !self.pools.contains(&pool.id)))
-            };
-            match self.contract.wait(SELDOM, READS, look).await {
-                Ok(found) => self.pools.extend(found.map(|(pool, _)| pool.id)),
+            match self.find_the_doubtful().await {
+                Ok(found) => self.pools.extend(found),
                 Err(error) => left.push(format!("the node pools can't be listed: {error}")),
             }
         }
-        for pool in &self.pools {
-            let gone = async || match api.pool(pool).await {
-                Ok(found) if found.status == "DELETED" => Ok(Some(())),
-                Ok(_) => Ok(None),
-                Err(error) if error.is(ApiErrorKind::NotFound) => Ok(Some(())),
-                Err(error) => Err(error),
-            };
-            let deleted = match api.delete_pool(pool).await {
-                Ok(()) => self.contract.wait(SELDOM, DELETION, gone).await,
-                Err(error) if error.is(ApiErrorKind::NotFound) => continue,
-                Err(error) => Err(error),
-            };
-            match deleted {
-                Ok(Some(_)) => {}
-                Ok(None) => left.push(format!("node pool {pool} is still being deleted")),
-                Err(error) => left.push(format!("node pool {pool} is there: {error}")),
-            }
+        for made in &self.pools {
+            left.extend(self.delete(made).await.err());
         }
         self.answers.push(match left.is_empty() {
             true => Answer::seen(CLEANED, "yes"),
@@ -410,5 +425,63 @@ impl Running<'_> {
                 ),
             ),
         });
+        left
+    }
+
+    /// The pool that was asked for without an answer. It is known by its name only, and may take its time to be listed.
+    async fn find_the_doubtful(&self) -> Result<Option<Made>, ApiError> {
+        let (api, clock) = (&self.contract.api, &self.contract.clock);
+        let began = clock.now();
+        let mut read_since = None;
+        loop {
+            let listed = api.pools().await;
+            let now = clock.now();
+            let is_over = match listed {
+                Ok(listed) => {
+                    let mut ours = listed.into_iter().filter(|pool| {
+                        pool.name.starts_with(&self.trial.pool) && !self.pools.iter().any(|made| made.id == pool.id)
+                    });
+                    if let Some(pool) = ours.next() {
+                        return Ok(Some(Made { id: pool.id, at: now }));
+                    }
+                    later(*read_since.get_or_insert(now), READS) <= now
+                }
+                Err(error) if later(began, DELETION) <= now => return Err(error),
+                Err(_) => false,
+            };
+            if is_over {
+                return Ok(None);
+            }
+            clock.sleep(SELDOM).await;
+        }
+    }
+
+    /// Deletes a pool and looks until it is gone. Only time makes it give up, since what stays is billed; then it tells why.
+    async fn delete(&self, made: &Made) -> Result<(), String> {
+        let (api, clock, id) = (&self.contract.api, &self.contract.clock, &made.id);
+        let began = clock.now();
+        let mut is_accepted = false;
+        loop {
+            // A new pool may not be found for a while, which does not mean that it is gone.
+            let is_credible = is_accepted || later(made.at, READS) <= clock.now();
+            let is_gone = |error: &ApiError| is_credible && error.is(ApiErrorKind::NotFound);
+            let deleted = match api.pool(id).await {
+                Ok(found) if found.status == "DELETED" => return Ok(()),
+                Ok(found) if found.status == "DELETING" => Ok(()),
+                Err(error) if is_gone(&error) => return Ok(()),
+                Ok(_) | Err(_) => api.delete_pool(id).await,
+            };
+            if deleted.as_ref().is_err_and(is_gone) {
+                return Ok(());
+            }
+            is_accepted |= deleted.is_ok();
+            if later(began, DELETION) <= clock.now() {
+                return Err(match deleted {
+                    Ok(()) => format!("node pool {id} is still being deleted"),
+                    Err(error) => format!("node pool {id} is there: {error}"),
+                });
+            }
+            clock.sleep(SELDOM).await;
+        }
     }
 }

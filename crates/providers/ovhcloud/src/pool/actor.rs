@@ -23,7 +23,7 @@ use super::{
 };
 use crate::{
     client::{
-        ApiError, ApiErrorKind, KubeApi,
+        ApiError, ApiErrorKind, KubeApi, Sending,
         model::{Pool, PoolClass, PoolNode},
     },
     names,
@@ -217,6 +217,7 @@ impl Actor {
                 ),
                 query: None,
                 retry_after: None,
+                sending: Sending::Tried,
             };
             for waiting in waiting {
                 let _ = waiting.send(Err(error.clone()));
@@ -321,7 +322,7 @@ impl Shared {
             self.offer(actor.key(), plan.adoptable.clone());
             self.carry_out(actor, &mut memory.plan, &pool, &nodes, &plan).await;
             let Some(write) = plan.write.clone() else {
-                let quiet = plan.sets.waiting == 0 && plan.sets.going == 0 && plan.sets.missing == 0;
+                let quiet = plan.sets.waiting == 0 && plan.sets.going == 0 && plan.missed == 0;
                 return Ok(if quiet { Next::Later } else { Next::Soon });
             };
             self.write(&api, actor, &mut memory, &pool, &plan, &write).await?;
@@ -500,11 +501,12 @@ impl Shared {
         match self.workloads.node(node).await {
             Ok(found) if found.as_ref().is_some_and(is_ready) => {}
             Ok(_) => {
-                tracing::info!(
-                    NodeClaim = entry.claim.name,
-                    node,
-                    "the claim's machine is gone; the claim ends"
+                let message = format!(
+                    "OVHcloud does not list this claim's machine any more, and Node {node} is down or gone; the claim ends"
                 );
+                tracing::info!(NodeClaim = entry.claim.name, message, "the claim's machine is gone");
+                let told = Announcement::warning("MachineVanished", message);
+                self.events.on_claim(&entry.claim, &told).await;
                 if let Err(error) = self.ledger.end(&entry.claim).await {
                     tracing::warn!(%error, NodeClaim = entry.claim.name, "a claim without its machine is not ended");
                 }

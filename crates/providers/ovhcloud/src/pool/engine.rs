@@ -26,7 +26,7 @@ use super::{
 };
 use crate::{
     client::{
-        ApiError, ApiErrorKind, KubeApi,
+        ApiError, ApiErrorKind, KubeApi, Sending,
         model::{Pool, PoolClass},
     },
     events::Events,
@@ -340,5 +340,6 @@ fn stopped() -> ApiError {
         message: "node pools are not looked after any more: this process stops".to_owned(),
         query: None,
         retry_after: None,
+        sending: Sending::Tried,
     }
 }

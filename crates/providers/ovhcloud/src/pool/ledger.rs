@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use futures::StreamExt;
 use jiff::Timestamp;
-use karpenter_api::NodeClaim;
+use karpenter_api::{NodeClaim, conditions::StatusConditions, node_claim::condition};
 use karpenter_cloud::{ClaimMark, CloudError, error::CloudContext};
 use kube::{
     Api, Client,
@@ -52,6 +52,8 @@ pub struct Entry {
     pub node_id: Option<String>,
     pub node_name: Option<String>,
     pub provider_id: Option<String>,
+    /// Its machine has joined the cluster.
+    pub registered: bool,
     pub deleting: bool,
     /// False until the API server has the reservation: nothing may be asked of OVHcloud before that.
     pub stored: bool,
@@ -203,6 +205,7 @@ impl Ledger {
             node_id: None,
             node_name: None,
             provider_id: None,
+            registered: false,
             deleting: false,
             stored: false,
             version: 0,
@@ -468,6 +471,7 @@ impl Entry {
             node_id,
             node_name: annotation(names::NODE_NAME),
             provider_id: claim.provider_id().map(str::to_owned),
+            registered: claim.is_true(condition::REGISTERED),
             deleting: claim.metadata.deletion_timestamp.is_some(),
             stored: true,
             version: version(claim),
@@ -488,6 +492,7 @@ impl Entry {
             claim: self.claim.name.clone(),
             reserved_at: self.reserved_at,
             node_id: self.node_id.clone(),
+            registered: self.registered,
             deleting: self.deleting,
         }
     }

@@ -22,6 +22,8 @@ pub struct Reservation {
     pub reserved_at: Timestamp,
     /// The machine it has, once that was published.
     pub node_id: Option<String>,
+    /// Its machine has joined the cluster. Until then, listings and Nodes may lag behind, and the claim is core's to end.
+    pub registered: bool,
     /// The claim is being deleted: it waits for nothing any more.
     pub deleting: bool,
 }
@@ -75,6 +77,8 @@ pub struct Times {
     pub loss: Duration,
     /// A claim's machine that is not listed for this long is gone.
     pub absence: Duration,
+    /// One that is not listed for this long, while its Node is up, is not looked for at every turn any more.
+    pub search: Duration,
     /// A pool out of quota without a machine that says so.
     pub quota: Duration,
     /// A machine whose removal was accepted, and that is still not going, is removed again.
@@ -130,6 +134,8 @@ pub struct Plan {
     pub blocked: Vec<String>,
     /// Claims whose machine was missing from listing after listing: it is gone, whoever took it.
     pub vanished: Vec<String>,
+    /// How many machines of claims are missing since so recently that they are worth looking for at once.
+    pub missed: usize,
     pub sets: Sets,
 }
 
@@ -141,7 +147,7 @@ pub struct Sets {
     pub spare: usize,
     pub failed: usize,
     pub going: usize,
-    /// Claims whose machine is not listed.
+    /// Registered claims whose machine is not listed.
     pub missing: usize,
     pub desired: u32,
 }
@@ -181,6 +187,7 @@ impl Default for Times {
             adoption: minutes(1),
             loss: minutes(30),
             absence: Duration::from_secs(10),
+            search: minutes(5),
             quota: minutes(1),
             removal: minutes(15),
             autoscale: minutes(10),
@@ -287,7 +294,7 @@ impl Memory {
             .retain(|id| listed.contains_key(id.as_str()) || holders.contains_key(id.as_str()));
     }
 
-    /// How long each claim's machine has been missing; claims that end anyway are not asked about.
+    /// How long each registered claim's machine has been missing; claims that end anyway are not asked about.
     fn note_absences(
         &mut self,
         holders: &BTreeMap<&str, &Reservation>,
@@ -295,7 +302,7 @@ impl Memory {
         now: Timestamp,
     ) {
         let is_absent = |id: &str| {
-            let held = holders.get(id).is_some_and(|claim| !claim.deleting);
+            let held = holders.get(id).is_some_and(|claim| claim.registered && !claim.deleting);
             held && !listed.contains_key(id)
         };
         self.absent_since.retain(|id, _| is_absent(id));
@@ -381,6 +388,10 @@ pub fn plan(situation: &Situation<'_>, memory: &mut Memory) -> Plan {
     let vanished = memory.absent_since.iter();
     let vanished = vanished.filter(|(_, since)| later(**since, situation.times.absence) <= now);
     answer.vanished = vanished.map(|(id, _)| holders[id.as_str()].uid.clone()).collect();
+    let missed = memory.absent_since.values();
+    answer.missed = missed
+        .filter(|since| now < later(**since, situation.times.search))
+        .count();
     for id in situation.wanted {
         match listed.get(id.as_str()) {
             None => answer.gone.push(id.clone()),

@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 
 use crate::{
     catalogue::{Billing, Learned, PriceList, TypeFacts, Zones},
-    client::{ApiError, ApiErrorKind, model::Flavor},
+    client::{ApiError, ApiErrorKind, Sending, model::Flavor},
     directory::Connection,
     metrics::Metrics,
     node_class::OvhNodeClass,
@@ -92,6 +92,7 @@ impl Supply {
                     message: "the cluster has no flavors".to_owned(),
                     query: None,
                     retry_after: None,
+                    sending: Sending::Tried,
                 });
             }
             Ok(flavors)

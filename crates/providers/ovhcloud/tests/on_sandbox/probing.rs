@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use http::Method;
+use k8s_openapi::api::core::v1::Node;
 use karpenter_cloud::http::Redactor;
 use karpenter_ovhcloud::{
     client::{ApiEndpoint, AuthMethod, ClientSettings, KubeApi, OvhClient},
-    contract::{Answer, Contract, Outcome},
+    contract::{Answer, Contract, Ending, Outcome},
     metrics::Metrics,
     sim::{Delays, Effect, HttpFault, InstanceTypeLabel, KUBE_ID, SERVICE_NAME, SimulatedOvh, World, join_nodes},
 };
@@ -74,7 +75,27 @@ async fn a_trial_answers_every_question_and_leaves_nothing() {
         (Some("eu-west-par-a"), Some(0.05))
     );
     cluster.sim(|sim| sim.requests.clear());
-    let answers = contract.try_out(&trial, CancellationToken::new()).await;
+    let mut watched = cluster.sandbox.objects().watch::<Node>();
+    let tried = contract.try_out(&trial, CancellationToken::new()).await;
+    assert!(matches!(tried.ending, Ending::Done), "{:?}", tried.ending);
+    assert_eq!(tried.left, Vec::<String>::new());
+    let answers = tried.answers;
+    let (mut open, mut cordoned) = (0, 0);
+    while let Some(event) = watched.try_next() {
+        let labels = event.object.metadata.labels.unwrap_or_default();
+        if labels.get("nodepool") != Some(&trial.pool) {
+            continue;
+        }
+        let spec = event.object.spec.unwrap_or_default();
+        let is_tainted = spec.taints.iter().flatten().any(|own| own.key.ends_with("/probe"));
+        match (is_tainted, spec.unschedulable == Some(true)) {
+            (false, false) => open += 1,
+            (false, true) => cordoned += 1,
+            (true, _) => {}
+        }
+    }
+    assert_eq!(open, 0, "nobody's pods may ever run there");
+    assert!(cordoned > 0, "a Node whose taint was taken away is cordoned");
     for (question, expected) in [
         ("until a new pool can be read", "20 s"),
         (
@@ -156,7 +177,14 @@ async fn a_trial_that_is_stopped_or_fails_deletes_its_pool_all_the_same() {
                     .push(HttpFault::new(Method::POST, "/nodepool", Effect::Reset).once());
             });
         }
-        let answers = contract.try_out(&trial, stop).await;
+        let tried = contract.try_out(&trial, stop).await;
+        assert_eq!(
+            matches!(tried.ending, Ending::Stopped),
+            is_stopped,
+            "{:?}",
+            tried.ending
+        );
+        let answers = tried.answers;
         assert!(
             answer(&answers, "everything tried").starts_with("unknown: no: "),
             "{answers:#?}"
@@ -166,6 +194,67 @@ async fn a_trial_that_is_stopped_or_fails_deletes_its_pool_all_the_same() {
             "stopped: {is_stopped}: {answers:#?}"
         );
     }
+}
+
+#[tokio::test]
+async fn a_pool_whose_deletion_is_refused_at_first_is_deleted_all_the_same() {
+    let refusals = [
+        Effect::Answer(503, String::new()),
+        Effect::Answer(409, json!({"message": "the node pool is busy"}).to_string()),
+        Effect::Reset,
+    ];
+    for refusal in refusals {
+        let (cluster, contract, _joining) = probed(realistic()).await;
+        let trial = contract.trial(None, None, "FR").await.expect("it can be had");
+        let stop = CancellationToken::new();
+        let (clock, stopping) = (cluster.clock.clone(), stop.clone());
+        tokio::spawn(async move {
+            clock.sleep(MINUTE).await;
+            stopping.cancel();
+        });
+        let fault = HttpFault::new(Method::DELETE, "/nodepool", refusal.clone());
+        cluster.sim(|sim| {
+            sim.faults.push(HttpFault {
+                times: Some(3),
+                ..fault
+            });
+        });
+        let tried = contract.try_out(&trial, stop).await;
+        assert_eq!(tried.left, Vec::<String>::new(), "{refusal:?}");
+        assert!(cluster.sim(|sim| sim.pools.is_empty()), "{refusal:?}: {tried:#?}");
+    }
+}
+
+#[tokio::test]
+async fn a_pool_that_cannot_be_deleted_is_named() {
+    let (cluster, contract, _joining) = probed(realistic()).await;
+    let trial = contract.trial(None, None, "FR").await.expect("it can be had");
+    cluster.sim(|sim| {
+        sim.faults.push(HttpFault::new(
+            Method::PUT,
+            "/nodepool",
+            Effect::Answer(503, String::new()),
+        ));
+        sim.faults.push(HttpFault::new(
+            Method::DELETE,
+            "/nodepool",
+            Effect::Answer(503, String::new()),
+        ));
+    });
+    let tried = contract.try_out(&trial, CancellationToken::new()).await;
+    assert!(
+        matches!(&tried.ending, Ending::Failed(error) if error.is_unanswered()),
+        "{:?}",
+        tried.ending
+    );
+    assert_eq!(tried.left.len(), 1, "{tried:#?}");
+    let told = answer(&tried.answers, "everything gone again");
+    assert!(
+        told.contains(&format!("delete the pools named {} by hand", trial.pool)),
+        "{told}"
+    );
+    let deletions = cluster.sim(|sim| sim.requests_of(&Method::DELETE, "/nodepool").len());
+    assert!(deletions > 60, "tried for twenty minutes: {deletions}");
 }
 
 #[tokio::test]

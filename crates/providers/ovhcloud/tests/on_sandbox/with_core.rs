@@ -577,6 +577,7 @@ async fn a_claim_whose_machine_vanished_ends_within_seconds_and_not_while_its_no
     assert!(whole.cluster.until(ended).await);
     let took = whole.cluster.clock.since(down_at).as_secs();
     assert!(took <= 10, "{took} s");
+    assert!(whole.cluster.was_told(&claim.name_any(), "MachineVanished"));
     let moved = || matches!(whole.running().as_slice(), [(_, own)] if *own != node);
     assert!(whole.cluster.until(moved).await, "{:?}", whole.running());
 }

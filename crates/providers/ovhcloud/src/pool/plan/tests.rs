@@ -51,6 +51,7 @@ impl Case {
             claim: uid.into(),
             reserved_at: at(self.claims.len() as i64),
             node_id: node.map(str::to_owned),
+            registered: node.is_some(),
             deleting: false,
         });
         self
@@ -420,4 +421,26 @@ fn a_claim_whose_machine_is_missing_from_two_listings_has_lost_it() {
     assert!(case.plan(12).vanished.is_empty(), "and is given the same time again");
     case.claims[0].deleting = true;
     assert!(case.plan(60).vanished.is_empty(), "it ends anyway");
+}
+
+#[test]
+fn a_claim_whose_machine_never_joined_is_not_ended_by_a_list_that_lags() {
+    let mut case = Case::new(1).claim("1", Some("a"));
+    case.claims[0].registered = false;
+    case.plan(0);
+    let plan = case.plan(600);
+    assert_eq!((plan.vanished.len(), plan.sets.missing), (0, 0));
+    case.claims[0].registered = true;
+    assert!(case.plan(601).vanished.is_empty(), "its time begins now");
+    assert_eq!(case.plan(611).vanished, ["1"]);
+}
+
+#[test]
+fn a_machine_that_stays_missing_is_not_looked_for_at_every_turn_for_ever() {
+    let mut case = Case::new(1).claim("1", Some("a"));
+    assert_eq!(case.plan(0).missed, 1);
+    assert_eq!(case.plan(299).missed, 1);
+    let plan = case.plan(300);
+    assert_eq!(plan.missed, 0);
+    assert_eq!((plan.vanished.len(), plan.sets.missing), (1, 1), "it is still missing");
 }
