@@ -69,14 +69,11 @@ pub async fn request_key(
             .build()
             .map_err(|error| CloudError::invalid(format!("{PATH}: {}", error.without_url())))
     });
-    let answer = sent.await.map_err(|error| {
-        let kind = match &error {
-            HttpError::Build(_) => ApiErrorKind::Invalid,
-            HttpError::NotSent { .. } | HttpError::Unknown { .. } | HttpError::TooLong { .. } => {
-                ApiErrorKind::Transport
-            }
-        };
-        failed(kind, error.to_string())
+    let answer = sent.await.map_err(|error| match &error {
+        HttpError::Build(_) => failed(ApiErrorKind::Invalid, error.to_string()).unsendable(),
+        HttpError::NotSent { .. } | HttpError::Unknown { .. } | HttpError::TooLong { .. } => {
+            failed(ApiErrorKind::Transport, error.to_string())
+        }
     })?;
     if !answer.status.is_success() {
         return Err(ApiError::of(&answer, &Method::POST, PATH, None));
