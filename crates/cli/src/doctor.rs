@@ -12,7 +12,7 @@ use karpenter_core::clock::Clock;
 use kube::{Client, Config};
 
 use crate::error::CliError;
-use crate::providers::{Provider, ProviderFlags};
+use crate::providers::{Provider, ProviderFlags, Purpose};
 
 use installation::Installation;
 pub(crate) use report::Report;
@@ -60,7 +60,7 @@ pub(crate) async fn examine(request: &Request) -> Report {
         return report;
     };
     match provider
-        .start(client.clone(), Clock::system(), &request.provider_flags)
+        .start(client.clone(), Clock::system(), &request.provider_flags, Purpose::Ask)
         .await
     {
         Ok(cloud) => cloud::report(&*cloud, &client, &pools.unwrap_or_default(), &mut report).await,

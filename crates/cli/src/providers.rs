@@ -41,6 +41,15 @@ pub(crate) struct ProviderFlags {
     instance_types_file_path: Option<PathBuf>,
 }
 
+/// What a provider is started for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// To run a cluster, and to answer its API server.
+    Run,
+    /// To be asked a few questions, perhaps beside a process that runs the cluster.
+    Ask,
+}
+
 impl Provider {
     /// The CRDs that a cluster needs: Karpenter's own, then the NodeClasses of one provider or of all.
     pub(crate) fn crds(provider: Option<Self>) -> Vec<Crd> {
@@ -90,6 +99,7 @@ impl Provider {
         client: Client,
         clock: Clock,
         flags: &ProviderFlags,
+        purpose: Purpose,
     ) -> Result<Arc<dyn CloudProvider>, CliError> {
         match self {
             Self::Kwok => {
@@ -105,6 +115,12 @@ impl Provider {
                     StartError::Settings(_) => CliError::usage(error.to_string()),
                     StartError::Http(_) | StartError::Cloud(_) => CliError::unreachable(error.to_string()),
                 })?;
+                // It only warns: machines matter more.
+                if purpose == Purpose::Run
+                    && let Err(error) = provider.serve_webhook().await
+                {
+                    tracing::error!(%error, "CloudStackNodeClasses are written without warnings");
+                }
                 Ok(Arc::new(provider))
             }
             Self::Ovhcloud => {

@@ -12,7 +12,7 @@ use kube::{Client, Config};
 use tokio_util::sync::CancellationToken;
 
 use crate::error::CliError;
-use crate::providers::{Provider, ProviderFlags};
+use crate::providers::{Provider, ProviderFlags, Purpose};
 
 /// Requests of the provider to the API server that may be under way at once.
 const MOST_PROVIDER_REQUESTS: usize = 8;
@@ -54,7 +54,7 @@ impl Controller {
             let limited = karpenter_core::client::limited(client.clone(), MOST_PROVIDER_REQUESTS);
             let cloud = self
                 .provider
-                .start(limited, clock.clone(), &self.provider_flags)
+                .start(limited, clock.clone(), &self.provider_flags, Purpose::Run)
                 .await?;
             run(client, connect().await?, clock, options, cloud, build).await
         })

@@ -20,7 +20,7 @@ use kube::Client;
 use tokio_util::sync::CancellationToken;
 
 use crate::error::CliError;
-use crate::providers::{Provider, ProviderFlags};
+use crate::providers::{Provider, ProviderFlags, Purpose};
 
 /// A cloud that exists only in this process, with the provider that launches machines in it.
 pub(crate) struct SimulatedCloud {
@@ -45,7 +45,7 @@ impl SimulatedCloud {
             // KWOK's machines are the cluster's own Nodes: there is nothing else to simulate.
             Provider::Kwok => Ok(Self {
                 provider: provider
-                    .start(client.clone(), clock.clone(), &ProviderFlags::default())
+                    .start(client.clone(), clock.clone(), &ProviderFlags::default(), Purpose::Run)
                     .await?,
                 manifests: KWOK.to_owned(),
                 zones: 4,

@@ -34,10 +34,6 @@ impl CloudStackProvider {
     pub async fn from_env(kube: kube::Client, clock: Clock) -> Result<Self, StartError> {
         let provider = Self::start(kube, clock, ProviderSettings::from_env()?).await?;
         provider.verify().await?;
-        // It only warns: machines matter more.
-        if let Err(error) = provider.serve_webhook().await {
-            tracing::error!(%error, "CloudStackNodeClasses are written without warnings");
-        }
         Ok(provider)
     }
 

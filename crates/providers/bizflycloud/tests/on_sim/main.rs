@@ -12,6 +12,8 @@ mod kinds;
 mod launching;
 mod offers;
 mod provisioners;
+mod quotas;
+mod secrets;
 mod sharing;
 mod story;
 mod volumes;

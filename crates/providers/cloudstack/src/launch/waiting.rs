@@ -108,8 +108,8 @@ impl Shared {
         }
     }
 
-    /// Writes on the claim which job makes its machine, and with which hash of the class, so that whoever starts after a crash finds both. The marks on the
-    /// machine say the same: a claim that cannot be written is launched all the same.
+    /// Writes on the claim which job makes its machine, and with which hash of the class, so that whoever starts after a crash
+    /// finds both. The marks on the machine say the same: a claim that cannot be written is launched all the same.
     pub(super) async fn record_job(&self, claim: &NodeClaim, job: &str, hash: &str) {
         let claims: Api<NodeClaim> = Api::all(self.kube.clone());
         let name = claim.metadata.name.as_deref().unwrap_or_default();
