@@ -314,7 +314,16 @@ impl Disruption {
             false => ControlFlow::Continue(()),
         };
         match method {
-            Method::Emptiness => found(emptiness::compute(candidates, budgets)),
+            Method::Emptiness => {
+                let before = candidates.len();
+                candidates.retain(|candidate| validation::is_due_soon(&self.ctx, candidate));
+                let left = before - candidates.len();
+                let found = found(emptiness::compute(candidates, budgets));
+                match left {
+                    0 => found,
+                    _ => found.or_not_yet(),
+                }
+            }
             Method::MultiNodeConsolidation => {
                 let mut time = || in_time(MULTI_NODE_LIMIT);
                 let search = multi::search(&mut Rehearsal::new(fleet), candidates, &totals(), budgets, &mut time);

@@ -55,18 +55,15 @@ async fn wait(ctx: &Context, command: &mut Command) {
     if command.method != Method::Emptiness {
         return ctx.clock.sleep_until(decided + DELAY).await;
     }
-    // A node with pods that merely cost nothing to move waits in full. What is due later is left to a later pass: this one is
-    // also the one that repairs and replaces.
+    // A node with pods that merely cost nothing to move waits in full.
     let latest = decided + DELAY;
-    let dues = |command: &Command| -> Vec<Option<Timestamp>> {
-        let dues = command.candidates.iter();
-        dues.map(|candidate| due(ctx, candidate)).collect()
-    };
-    let mut first = dues(command).into_iter();
-    command
-        .candidates
-        .retain(|_| first.next().flatten().is_none_or(|due| due <= latest));
-    let first = dues(command);
+    let dues = command.candidates.iter().map(|candidate| due(ctx, candidate));
+    let mut first: Vec<Option<Timestamp>> = dues.collect();
+    let is_soon = |due: &Option<Timestamp>| due.is_none_or(|due| due <= latest);
+    // Only what emptied anew since the search is left here; see `is_due_soon`.
+    let mut of_candidate = first.iter();
+    command.candidates.retain(|_| of_candidate.next().is_some_and(is_soon));
+    first.retain(is_soon);
     let until = match first.contains(&None) {
         true => latest,
         false => first.iter().flatten().min().copied().unwrap_or(decided),
@@ -79,6 +76,15 @@ async fn wait(ctx: &Context, command: &mut Command) {
         // Pods that arrived meanwhile are for the second look to find; those that came and went start the time anew.
         was_due && due(ctx, candidate).is_none_or(|due| due <= now)
     });
+}
+
+/// Whether an empty node's time comes within the wait that a decision has anyway.
+///
+/// What is due later is left to a later pass, before budgets are spent: it would hold up what else the loop does, and keep
+/// those whose time has come from their pool's budget.
+pub(super) fn is_due_soon(ctx: &Context, candidate: &Candidate) -> bool {
+    let latest = ctx.clock.now() + DELAY;
+    due(ctx, candidate).is_none_or(|due| due <= latest)
 }
 
 /// When a node has been empty for long enough; `None` if it is not empty, or its pool is gone or keeps its nodes.

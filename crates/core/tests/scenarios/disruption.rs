@@ -349,6 +349,32 @@ async fn a_pod_that_is_gone_without_having_ended_holds_up_nothing_else() {
 }
 
 #[tokio::test]
+async fn an_empty_node_whose_time_has_not_come_leaves_the_budget_to_one_whose_time_has() {
+    let cluster = Cluster::start().await;
+    cluster
+        .open_pool(json!({"consolidationPolicy": "WhenEmpty", "consolidateAfter": "1h", "budgets": [{"nodes": "0"}]}))
+        .await;
+    for name in ["a", "b"] {
+        cluster.claim(name, "expireAfter: Never").await;
+    }
+    let of_stateful_set = "ownerReferences: [{apiVersion: apps/v1, kind: StatefulSet, name: db, uid: u}]";
+    cluster.pod_on("a", "db-0", "1", of_stateful_set).await;
+    cluster.seconds(20).await;
+    // It takes more than an hour to end, and counts until then. Its end was news when it began.
+    let graceful = DeleteOptions::default();
+    cluster.objects().delete::<Pod>("default", "db-0", &graceful).unwrap();
+    cluster.minutes(62).await;
+    cluster.finish("db-0").await;
+    assert_eq!(cluster.condition("a", "Consolidatable"), "True/Consolidatable");
+    cluster.open_pool(json!({"budgets": [{"nodes": "1"}]})).await;
+    cluster.seconds(30).await;
+    assert!(cluster.is_leaving("b"), "it has been empty for an hour");
+    assert!(!cluster.is_leaving("a"), "it has been empty for half a minute");
+    cluster.minutes(60).await;
+    assert!(cluster.is_leaving("a"), "nobody took it for settled");
+}
+
+#[tokio::test]
 async fn nodes_that_emptied_earlier_do_not_wait_for_those_that_emptied_later() {
     let cluster = with_a_pod("0s").await;
     cluster.claim("b", "expireAfter: Never").await;
