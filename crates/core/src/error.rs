@@ -49,6 +49,11 @@ impl Error {
         }
     }
 
+    /// The API server will not do it, however often it is asked: forbidden, invalid, or denied by admission.
+    pub fn is_refusal(&self) -> bool {
+        matches!(self, Self::Kube(kube::Error::Api(status)) if matches!(status.code, 400 | 403 | 405 | 422))
+    }
+
     /// The write was held back because another process leads.
     pub fn is_not_leading(&self) -> bool {
         match self {

@@ -155,12 +155,17 @@ impl GarbageCollection {
             NodeClaim = orphan.claim.name,
             "terminating an instance without a nodeclaim"
         );
-        // First, because a machine that is still there is found again if we die in between, and a Node without one is not. A Node
-        // that somebody keeps does not keep the machine, which costs money.
+        // First, because a machine that is still there is found again, and a Node without one is not: if that fails or we die in
+        // between, both are for the next round. A Node that somebody keeps does not keep the machine, which costs money.
         let mut errors = Vec::new();
         for node in self.ctx.relations.nodes_of(provider_id) {
-            if node.metadata.deletion_timestamp.is_none() {
-                errors.extend(self.ctx.node_writer.delete(&node).await.err());
+            if node.metadata.deletion_timestamp.is_some() {
+                continue;
+            }
+            match self.ctx.node_writer.delete(&node).await {
+                Ok(()) => {}
+                Err(refused) if refused.is_refusal() => errors.push(refused),
+                Err(passing) => return Err(passing),
             }
         }
         match self.ctx.cloud.delete(&stand_in(&instance, &orphan.claim)).await {

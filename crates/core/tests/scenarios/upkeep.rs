@@ -114,6 +114,60 @@ async fn a_machine_whose_claim_is_gone_is_terminated_and_a_foreign_one_is_not() 
     assert_eq!(left, [template.name, "stranger".to_owned()]);
 }
 
+/// A machine whose claim is gone beside one that has its, and the Node `orphan` that it registered.
+async fn orphaned() -> Cluster {
+    let cluster = Cluster::start().await;
+    cluster.claim("a", "expireAfter: Never").await;
+    let mut machine = cluster.cloud.machines().remove(0);
+    machine.name = "orphan".to_owned();
+    machine.instance.provider_id = "fake:///orphan".to_owned();
+    let mark = machine.instance.claim.as_mut().unwrap();
+    mark.name = "orphan".to_owned();
+    mark.uid = "orphan-uid".to_owned();
+    cluster.cloud.add_machine(machine);
+    let node: Node = serde_json::from_value(json!({
+        "metadata": {"name": "orphan", "labels": {"karpenter.test.sh/testnodeclass": "default"}},
+        "spec": {"providerID": "fake:///orphan"},
+    }))
+    .unwrap();
+    cluster.objects().create(&node).unwrap();
+    cluster
+}
+
+/// Whether the Node and the machine called `orphan` are there.
+fn orphan(cluster: &Cluster) -> (bool, bool) {
+    let node = cluster.objects().get::<Node>("", "orphan");
+    let mut machines = cluster.cloud.machines().into_iter();
+    (node.is_some(), machines.any(|machine| machine.name == "orphan"))
+}
+
+#[tokio::test]
+async fn an_orphan_stays_until_its_node_can_be_deleted() {
+    for code in [503, 409] {
+        let cluster = orphaned().await;
+        let fault = Fault::fail(code).verb("delete").resource("nodes");
+        cluster.sandbox.faults().inject(fault);
+        cluster.minutes(15).await;
+        assert_eq!(
+            orphan(&cluster),
+            (true, true),
+            "{code}: its Node is found by nobody else"
+        );
+        cluster.sandbox.faults().clear();
+        cluster.minutes(15).await;
+        assert_eq!(orphan(&cluster), (false, false), "{code}");
+    }
+}
+
+#[tokio::test]
+async fn an_orphan_goes_whose_node_may_not_be_deleted() {
+    let cluster = orphaned().await;
+    let fault = Fault::fail(403).verb("delete").resource("nodes");
+    cluster.sandbox.faults().inject(fault);
+    cluster.minutes(15).await;
+    assert_eq!(orphan(&cluster), (true, false));
+}
+
 #[tokio::test]
 async fn a_claim_expires_exactly_when_its_time_is_up() {
     let cluster = Cluster::start().await;
