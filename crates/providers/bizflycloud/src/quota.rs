@@ -80,6 +80,8 @@ struct Denied {
     ram_mib: u64,
     until: Timestamp,
     asker: Asker,
+    /// What the server is called that was ordered since.
+    server: Option<String>,
 }
 
 /// The claim that found no room.
@@ -165,14 +167,29 @@ impl Reservations {
             ram_mib: wanted.flavor.ram,
             until: later(now, DENIED),
             asker: Asker::Waits,
+            server: None,
         };
-        let name = claim.metadata.name.clone().unwrap_or_default();
-        book.denied.insert((account.to_owned(), name), own);
+        book.denied.insert(denied_key(account, claim), own);
     }
 
-    /// A claim gets what it, or one that gave up before, found no room for.
-    pub(crate) fn serve(&self, account: &str, claim: &NodeClaim) {
-        self.0.lock().supersede(account, claim);
+    /// A server is asked for: what the claim, or one that gave up before it, found no room for is not wanted as long as something
+    /// is set aside for that server.
+    pub(crate) fn ask(&self, account: &str, claim: &NodeClaim, server: &str) {
+        let mut book = self.0.lock();
+        let Some(own) = book.supersede(account, claim) else {
+            return;
+        };
+        let own = Denied {
+            asker: Asker::Waits,
+            server: Some(server.to_owned()),
+            ..own
+        };
+        book.denied.insert(denied_key(account, claim), own);
+    }
+
+    /// A claim has its server.
+    pub(crate) fn serve(&self, claim: &str) {
+        self.0.lock().denied.retain(|(_, name), _| name != claim);
     }
 
     /// A claim is gone without a server. What it wanted still is, until another asks in its place or nobody does for long.
@@ -189,8 +206,14 @@ impl Reservations {
     pub(crate) fn ordered_and_denied(&self, listed: &Listed<'_>) -> (Used, Used) {
         let mut book = self.0.lock();
         let ordered = book.coming(listed, "");
+        let is_ordered = |own: &Denied| {
+            let server = own.server.as_ref();
+            server.is_some_and(|name| book.reserved.contains_key(&(listed.account.to_owned(), name.clone())))
+        };
         let denied = book.denied.iter().filter(|((account, _), _)| account == listed.account);
-        let denied = denied.fold(Used::default(), |sum, (_, own)| sum.plus(own.vcpus, own.ram_mib, 0));
+        let denied = denied
+            .filter(|(_, own)| !is_ordered(own))
+            .fold(Used::default(), |sum, (_, own)| sum.plus(own.vcpus, own.ram_mib, 0));
         (ordered, denied)
     }
 
@@ -216,22 +239,24 @@ impl Reservations {
     }
 }
 
+fn denied_key(account: &str, claim: &NodeClaim) -> (String, String) {
+    (account.to_owned(), claim.metadata.name.clone().unwrap_or_default())
+}
+
 impl Book {
-    /// Forgets what a claim was denied; if that is nothing, what one of its NodePool was that gave up: it asks in that one's place.
-    fn supersede(&mut self, account: &str, claim: &NodeClaim) {
-        let name = claim.metadata.name.clone().unwrap_or_default();
-        if self.denied.remove(&(account.to_owned(), name)).is_some() {
-            return;
+    /// Takes out what a claim was denied; if that is nothing, what one of its NodePool was that gave up: it asks in that one's
+    /// place.
+    fn supersede(&mut self, account: &str, claim: &NodeClaim) -> Option<Denied> {
+        if let Some(own) = self.denied.remove(&denied_key(account, claim)) {
+            return Some(own);
         }
         let pool = claim.node_pool().unwrap_or_default();
         let given_up = self
             .denied
             .iter()
             .filter(|((of, _), own)| of == account && own.pool == pool && own.asker == Asker::GaveUp);
-        let oldest = given_up.min_by_key(|(_, own)| own.until).map(|(key, _)| key.clone());
-        if let Some(key) = oldest {
-            self.denied.remove(&key);
-        }
+        let oldest = given_up.min_by_key(|(_, own)| own.until).map(|(key, _)| key.clone())?;
+        self.denied.remove(&oldest)
     }
 
     fn refusal(&mut self, listed: &Listed<'_>, name: &str, wanted: &Wanted<'_>) -> Option<String> {
@@ -623,12 +648,56 @@ mod tests {
         assert_eq!(wanted(200), 3, "they ask in the place of those that gave up");
         deny("a-5", "a", 200);
         assert_eq!(wanted(200), 4, "this one is new");
-        book.serve("default", &claim("b-2", "b"));
+        book.ask("default", &claim("b-2", "b"), "b-2");
+        book.serve("b-2");
         assert_eq!(wanted(200), 3, "it has what another of its pool waited for");
-        book.serve("default", &claim("a-3", "a"));
+        book.serve("a-3");
         assert_eq!(wanted(200), 2);
         deny("a-4", "a", 450);
         assert_eq!(wanted(501), 1, "asked for again is wanted for longer; a-5 is forgotten");
         assert_eq!(wanted(751), 0);
+    }
+
+    #[test]
+    fn what_is_ordered_is_not_wanted_meanwhile_and_again_if_nothing_comes_of_it() {
+        let book = Reservations::default();
+        let (four, quota) = (flavor(4, 8), Quota::default());
+        let small = Wanted {
+            flavor: &four,
+            disks_gib: 40,
+        };
+        let wanted = || {
+            let listed = Listed {
+                account: "default",
+                quota: &quota,
+                servers: &[],
+                volumes: &[],
+                catalogue: &flavors(),
+                sharing: None,
+                now: at(1),
+            };
+            let (ordered, denied) = book.ordered_and_denied(&listed);
+            (ordered.servers, denied.servers)
+        };
+        let earlier = ["a-1", "a-2", "a-3"];
+        for name in earlier {
+            book.deny("default", &claim(name, "a"), &small, at(0));
+        }
+        for name in earlier {
+            book.give_up(name);
+        }
+        assert_eq!(wanted(), (0, 3));
+        // Every offer that another claim tries is sold out.
+        for server in ["a-4-1", "a-4-2", "a-4-3"] {
+            reserve(&book, &quota, &[], (server, 4, 8), 1).expect("there is room");
+            book.ask("default", &claim("a-4", "a"), server);
+            assert_eq!(wanted(), (1, 2), "it asks in the place of one");
+            book.release("default", server);
+            assert_eq!(wanted(), (0, 3), "and none of them has anything");
+        }
+        reserve(&book, &quota, &[], ("a-4-4", 4, 8), 1).expect("there is room");
+        book.ask("default", &claim("a-4", "a"), "a-4-4");
+        book.serve("a-4");
+        assert_eq!(wanted(), (1, 2));
     }
 }

@@ -85,23 +85,44 @@ async fn share(shared: &Shared, account: &Account, coordination: &Coordination) 
                        is served first";
         shared.events.warn_of(about(), "NoQuotaToShare", message).await;
     }
-    let told = tokio::select! {
-        biased;
-        told = exchange(shared, account, coordination) => told,
-        () = shared.clock.sleep(LONGEST_EXCHANGE) => {
-            let seconds = LONGEST_EXCHANGE.as_secs();
-            Err(CloudError::transient(format!("the hub did not answer within {seconds} seconds")))
-        }
+    let by = later(shared.clock.now(), LONGEST_EXCHANGE);
+    let told = match within(shared, by, "BizFly Cloud", own_share(shared, account, coordination)).await {
+        Ok(own) => within(shared, by, "the hub", exchange(shared, account, coordination, own))
+            .await
+            .map_err(|error| ("HubUnreachable", error)),
+        Err(error) => Err(("QuotaNotShared", error)),
     };
-    if let Err(error) = &told {
-        let message = format!("the quota is not shared by weight now: {error}");
-        shared.events.warn_of(about(), "HubUnreachable", &message).await;
-    }
-    told
+    let Err((reason, error)) = told else {
+        return Ok(());
+    };
+    let message = format!("the quota is not shared by weight now: {error}");
+    shared.events.warn_of(about(), reason, &message).await;
+    Err(error)
 }
 
-async fn exchange(shared: &Shared, account: &Account, coordination: &Coordination) -> Result<(), CloudError> {
-    let hub = shared.peers.hub(shared, account, coordination).await?;
+/// What comes of a conversation, if it ends in time.
+async fn within<T>(
+    shared: &Shared,
+    by: Timestamp,
+    whom: &str,
+    conversation: impl Future<Output = Result<T, CloudError>>,
+) -> Result<T, CloudError> {
+    tokio::select! {
+        biased;
+        answer = conversation => answer,
+        () = shared.clock.sleep_until(by) => {
+            let seconds = LONGEST_EXCHANGE.as_secs();
+            Err(CloudError::transient(format!("{whom} did not answer within {seconds} seconds")))
+        }
+    }
+}
+
+/// What this cluster tells the others of an account.
+async fn own_share(
+    shared: &Shared,
+    account: &Account,
+    coordination: &Coordination,
+) -> Result<BizflyCapacityShareSpec, CloudError> {
     let project = account.api.authenticate().await.map_err(CloudError::from)?;
     if project.is_empty() {
         return Err(CloudError::invalid(
@@ -124,19 +145,30 @@ async fn exchange(shared: &Shared, account: &Account, coordination: &Coordinatio
     };
     let (ordered, denied) = shared.reservations.ordered_and_denied(&listed);
     let used = shared.own_use(account, &listed).with(&ordered);
-    let cluster = &shared.settings.cluster_name;
-    let own = BizflyCapacityShareSpec {
-        cluster: cluster.clone(),
-        project: project.clone(),
+    Ok(BizflyCapacityShareSpec {
+        cluster: shared.settings.cluster_name.clone(),
+        project,
         region: region.to_owned(),
         weight: coordination.weight,
         used: used.amounts(),
         wanted: denied.amounts(),
         renew_time: now,
         lease_duration_seconds: LEASE_SECONDS,
-    };
+    })
+}
+
+/// Tells the hub of an account what this cluster uses, and hears what the others do.
+async fn exchange(
+    shared: &Shared,
+    account: &Account,
+    coordination: &Coordination,
+    own: BizflyCapacityShareSpec,
+) -> Result<(), CloudError> {
+    let hub = shared.peers.hub(shared, account, coordination).await?;
+    let now = own.renew_time;
+    let (cluster, project, region) = (own.cluster.clone(), own.project.clone(), own.region.clone());
     let shares: Api<BizflyCapacityShare> = Api::all(hub);
-    tell(&shares, &share_name(cluster, &project, region), own).await?;
+    tell(&shares, &share_name(&cluster, &project, &region), own).await?;
     let all = shares
         .list(&ListParams::default())
         .await
@@ -152,7 +184,7 @@ async fn exchange(shared: &Shared, account: &Account, coordination: &Coordinatio
             }
             continue;
         }
-        if spec.cluster == *cluster || spec.project != project || spec.region != region {
+        if spec.cluster == cluster || spec.project != project || spec.region != region {
             continue;
         }
         let until = later(

@@ -155,6 +155,7 @@ impl Shared {
         match &answer {
             Ok(instance) => {
                 self.end_order(&mark.uid, OrderEnd::Made);
+                self.reservations.serve(&mark.name);
                 tracing::info!(
                     NodeClaim = mark.name,
                     "provider-id" = instance.provider_id,
@@ -219,7 +220,7 @@ impl Shared {
             };
         }
         if let Some(server) = self.take_warm(&launch, &servers).await? {
-            self.reservations.serve(&account.name, claim);
+            self.reservations.ask(&account.name, claim, &server.name);
             return self.launched(&launch, &server).await;
         }
         self.order(&launch, &servers).await
@@ -266,7 +267,7 @@ impl Shared {
                     break;
                 }
             };
-            self.reservations.serve(&account.name, claim);
+            self.reservations.ask(&account.name, claim, &name);
             let mut order = Order {
                 account: account.name.clone(),
                 name: name.clone(),
@@ -319,11 +320,13 @@ impl Shared {
                 },
                 Err(error) => {
                     self.end_order(&mark.uid, OrderEnd::Nothing);
-                    if let (ErrorClass::Quota, Some(flavor)) = (error.class, catalogue.flavor(&offer.flavor))
-                        && quota::may_be_about_size(&error.message)
-                    {
-                        let listed = self.listed(account, &servers, &[], &catalogue);
-                        self.reservations.learn(&listed, &name, &launch.wanted(flavor));
+                    if let (ErrorClass::Quota, Some(flavor)) = (error.class, catalogue.flavor(&offer.flavor)) {
+                        let wanted = launch.wanted(flavor);
+                        self.reservations.deny(&account.name, claim, &wanted, self.clock.now());
+                        if quota::may_be_about_size(&error.message) {
+                            let listed = self.listed(account, &servers, &[], &catalogue);
+                            self.reservations.learn(&listed, &name, &wanted);
+                        }
                     }
                     self.note_refusal(launch, &catalogue, &offer, &error).await?;
                     refused.push(error.to_string());

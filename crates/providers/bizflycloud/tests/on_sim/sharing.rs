@@ -3,7 +3,11 @@
 use std::time::Duration;
 
 use karpenter_api::labels::INSTANCE_TYPE;
-use karpenter_bizflycloud::{BizflyCloudProvider, capacity_share::BizflyCapacityShare, sim};
+use karpenter_bizflycloud::{
+    BizflyCloudProvider,
+    capacity_share::BizflyCapacityShare,
+    sim::{self, Fault, Often, Operation},
+};
 use karpenter_cloud::{CloudProvider, LaunchEffect};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
@@ -181,6 +185,44 @@ async fn a_hub_that_never_answers_is_told_and_keeps_nobody_from_another() {
     assert_eq!(told.len(), 1, "by the other account, in its hub");
     let idle = world.events("NoQuotaToShare");
     assert!(idle.len() == 1 && idle[0].contains("spec.quota"), "{idle:?}");
+}
+
+#[tokio::test]
+async fn a_cloud_that_does_not_answer_is_not_taken_for_the_hub() {
+    let world = world(1).await;
+    let broken = Fault::Http {
+        operation: Operation::Read,
+        status: 503,
+        body: String::new(),
+        retry_after: None,
+    };
+    world.cloud.inject(broken, Often::Always);
+    world.clock.sleep(Duration::from_secs(60)).await;
+    let error = world.provider.share().await.expect_err("no answer").to_string();
+    assert!(!error.contains("the hub"), "{error}");
+    assert_eq!(world.events("HubUnreachable"), Vec::<String>::new());
+    assert_eq!(world.events("QuotaNotShared").len(), 1);
+}
+
+#[tokio::test]
+async fn what_the_cloud_refuses_for_its_quota_is_wanted_until_it_is_had() {
+    let world = world(1).await;
+    let wanted = || {
+        let shares = world.sandbox.objects().list::<BizflyCapacityShare>("");
+        let own = shares.into_iter().find(|share| share.spec.cluster == "prod");
+        own.expect("told").spec.wanted
+    };
+    // Less than spec.quota says: somebody else was faster.
+    world.cloud.inject(Fault::VcpuQuota(8), Often::Always);
+    assert_eq!(launch(&world.provider, 1..4).await, 2);
+    world.provider.share().await.expect("told");
+    assert_eq!((wanted().vcpu, wanted().servers), (4, 1));
+    world.cloud.heal();
+    // The refusal is forgotten before the want is.
+    world.clock.sleep(Duration::from_secs(4 * 60)).await;
+    assert_eq!(launch(&world.provider, 3..4).await, 1);
+    world.provider.share().await.expect("told");
+    assert_eq!(wanted().servers, 0);
 }
 
 #[tokio::test]
