@@ -20,7 +20,7 @@ use kube::{Api, Client, Config};
 
 pub(crate) use build::Binary;
 use certificates::Certificates;
-pub(crate) use process::Process;
+pub(crate) use process::{Process, Usage};
 pub(crate) use proxy::Proxy;
 
 /// Records what our controller asks for, and nothing else.

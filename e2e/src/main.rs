@@ -31,7 +31,7 @@ struct Arguments {
     #[arg(long, default_value = "target/release/karpenter")]
     karpenter: PathBuf,
     /// How many suites run at a time, each on a control plane of its own
-    #[arg(long, default_value_t = 2)]
+    #[arg(long, default_value_t = 4)]
     jobs: usize,
 }
 

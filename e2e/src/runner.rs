@@ -79,7 +79,7 @@ pub(crate) async fn run(suites: Vec<Suite>, settings: Settings) -> Result<Outcom
     std::fs::create_dir_all(&logs).with_context(|| format!("cannot create {}", logs.display()))?;
 
     let filter = settings.filter.as_deref();
-    // Suites mostly wait, each for a control plane of its own, so that two at a time take little longer than one.
+    // Suites mostly wait, each for a control plane of its own, so that several at a time take little longer than one.
     let beside = suites.iter().filter(|suite| suite.runs == Runs::BesideOthers);
     let mut tallies: Vec<Result<Tally>> = futures::stream::iter(beside)
         .map(|suite| suite.run(filter, &binary, &karpenter, &logs))

@@ -19,8 +19,9 @@ pub(crate) fn all() -> Vec<Suite> {
     vec![
         availability::suite(),
         scenarios::suite(),
-        behaviour::suite(),
         clouds::suite(),
+        scenarios::periods(),
+        behaviour::suite(),
         docs::suite(),
         chart::suite(),
         crds::suite(),

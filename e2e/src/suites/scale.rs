@@ -6,7 +6,8 @@ use anyhow::{Context, Result, ensure};
 use serde_json::json;
 
 use super::manifests::{Pool, deployment};
-use crate::installation::Installation;
+use crate::controlplane::Usage;
+use crate::installation::{Installation, Replica};
 use crate::runner::{Case, Environment, Runs, Suite};
 use crate::world::{View, World};
 
@@ -18,35 +19,124 @@ struct Upstream {
     empty_seconds: f64,
 }
 
-struct Load {
-    pods: usize,
-    upstream: Upstream,
+/// What pods ask for, as a share of all: upstream was measured with pods of one shape, clusters have many.
+struct Shape {
+    name: &'static str,
+    percent: usize,
+    cpu: &'static str,
+    memory: &'static str,
+    more: &'static str,
 }
 
-const LOADS: [Load; 2] = [
+struct Load {
+    name: &'static str,
+    pods: usize,
+    shapes: &'static [Shape],
+    upstream: Option<Upstream>,
+}
+
+const PLAIN: [Shape; 1] = [Shape {
+    name: "load",
+    percent: 100,
+    cpu: "500m",
+    memory: "512Mi",
+    more: "",
+}];
+
+const MIXED: [Shape; 5] = [
+    Shape {
+        name: "small",
+        percent: 40,
+        cpu: "100m",
+        memory: "128Mi",
+        more: "",
+    },
+    Shape {
+        name: "web",
+        percent: 30,
+        cpu: "500m",
+        memory: "1Gi",
+        more: "
+      topologySpreadConstraints:
+      - {maxSkew: 1, topologyKey: topology.kubernetes.io/zone, whenUnsatisfiable: DoNotSchedule, labelSelector: {matchLabels: {app: web}}}",
+    },
+    Shape {
+        name: "memory",
+        percent: 15,
+        cpu: "250m",
+        memory: "3Gi",
+        more: "",
+    },
+    Shape {
+        name: "pinned",
+        percent: 10,
+        cpu: "1",
+        memory: "1Gi",
+        more: "
+      nodeSelector: {karpenter.sh/capacity-type: on-demand}",
+    },
+    Shape {
+        name: "large",
+        percent: 5,
+        cpu: "4",
+        memory: "4Gi",
+        more: "",
+    },
+];
+
+const LOADS: [Load; 4] = [
     Load {
+        name: "1000_pods_to_running_and_back_to_zero",
         pods: 1_000,
-        upstream: Upstream {
+        shapes: &PLAIN,
+        upstream: Some(Upstream {
             cpu_seconds: 4.8,
             peak_mib: 152.0,
             claims_seconds: 14.0,
             empty_seconds: 42.0,
-        },
+        }),
     },
     Load {
+        name: "5000_pods_to_running_and_back_to_zero",
         pods: 5_000,
-        upstream: Upstream {
+        shapes: &PLAIN,
+        upstream: Some(Upstream {
             cpu_seconds: 39.0,
             peak_mib: 455.0,
             claims_seconds: 77.0,
             empty_seconds: 62.0,
-        },
+        }),
+    },
+    Load {
+        name: "1000_pods_of_mixed_shapes_to_running_and_back_to_zero",
+        pods: 1_000,
+        shapes: &MIXED,
+        upstream: None,
+    },
+    Load {
+        name: "5000_pods_of_mixed_shapes_to_running_and_back_to_zero",
+        pods: 5_000,
+        shapes: &MIXED,
+        upstream: None,
     },
 ];
 
+/// What a load took.
+#[derive(Debug)]
+struct Measured {
+    nodes: usize,
+    usage: Usage,
+    last_claim: Duration,
+    running: Duration,
+    /// How long the control plane took to ask the last pod to go, and until its object was gone: no node is drained before.
+    last_pod_deleted: Duration,
+    last_pod_gone: Duration,
+    empty: Duration,
+}
+
 pub(crate) fn suite() -> Suite {
     let cases = LOADS.iter().map(|load| Case {
-        name: format!("{}_pods_to_running_and_back_to_zero", load.pods),
+        name: load.name.to_owned(),
         run: Box::new(move |environment| Box::pin(run(environment, load))),
         limit: Duration::from_secs(600),
     });
@@ -61,37 +151,7 @@ async fn run(environment: &mut Environment, load: &Load) -> Result<()> {
     let installation = Installation::install(environment).await?;
     let mut replica = installation.start(environment, &[]).await?;
     let world = World::watch(environment.control_plane.admin().await?).await?;
-    // The pool that upstream was measured with.
-    let disruption = "{consolidationPolicy: WhenEmpty, consolidateAfter: 10s, budgets: [{nodes: \"100%\"}]}";
-    world.apply(&Pool::new("default").disruption(disruption).yaml()).await?;
-
-    let started = Instant::now();
-    world.apply(&deployment("load", load.pods, "500m", "512Mi", "")).await?;
-    let mut claims_after = Duration::ZERO;
-    let mut seen = 0;
-    poll(&world, "pods do not run", |view| {
-        if view.claims.len() != seen {
-            seen = view.claims.len();
-            claims_after = started.elapsed();
-        }
-        view.all_run(load.pods)
-    })
-    .await?;
-    let running_after = started.elapsed();
-    let nodes = world.view().nodes.len();
-
-    let shrinking = Instant::now();
-    world.scale("load", 0).await?;
-    let mut left_after = None;
-    poll(&world, "nodes stay", |view| {
-        if left_after.is_none() && view.alive() == 0 {
-            left_after = Some(shrinking.elapsed());
-        }
-        view.nodes.is_empty() && view.claims.is_empty()
-    })
-    .await?;
-    let empty_after = shrinking.elapsed();
-    let usage = replica.process.usage().context("the controller's process is gone")?;
+    let measured = measure(&world, &replica, load).await?;
     replica.process.stop().await;
     world.clear().await.or_else(|error| {
         // The controller is stopped already; pools without nodes need nobody to go away.
@@ -101,55 +161,131 @@ async fn run(environment: &mut Environment, load: &Load) -> Result<()> {
             Err(error)
         }
     })?;
-
-    let (claims, empty) = (claims_after.as_secs_f64(), empty_after.as_secs_f64());
-    // How long the control plane took to let go of the last pod: nothing is empty before.
-    let left = left_after.unwrap_or(empty_after).as_secs_f64();
-    let upstream = &load.upstream;
-    println!(
-        "       {:<22} {:>10} {:>12} {:>8} {:>6}",
-        format!("{} pods, {nodes} nodes", load.pods),
-        "ours",
-        "upstream",
-        "ratio",
-        "aim"
-    );
-    for (what, ours, theirs, aim) in [
-        ("CPU seconds", usage.cpu_seconds, upstream.cpu_seconds, 0.2),
-        ("peak MiB", usage.peak_mib, upstream.peak_mib, 0.2),
-        ("last claim after, s", claims, upstream.claims_seconds, 0.25),
-        ("empty again after, s", empty, upstream.empty_seconds, 0.5),
-    ] {
-        let ratio = ours / theirs;
-        let verdict = if ratio <= aim { "" } else { "  missed" };
-        println!("       {what:<22} {ours:>10.1} {theirs:>12.1} {ratio:>8.2} {aim:>6.2}{verdict}");
-    }
-    println!(
-        "       the last pod was deleted after {left:.1} s, the last node {:.1} s later",
-        empty - left
-    );
-    let record = json!({
-        "pods": load.pods,
-        "nodes": nodes,
-        "cpuSeconds": usage.cpu_seconds,
-        "peakMiB": usage.peak_mib,
-        "lastClaimSeconds": claims,
-        "runningSeconds": running_after.as_secs_f64(),
-        "lastPodDeletedSeconds": left,
-        "emptySeconds": empty,
-    });
+    measured.print(load);
     std::fs::write(
-        environment.logs.join(format!("scale-{}.json", load.pods)),
-        format!("{record:#}\n"),
+        environment.logs.join(format!("{}.json", load.name)),
+        format!("{:#}\n", measured.record(load)),
     )?;
     // How busy the machine is shows in every figure: the table says how near the aims are, and only what no such noise explains fails.
-    for (what, ours, theirs) in [
-        ("memory", usage.peak_mib, upstream.peak_mib),
-        ("CPU time", usage.cpu_seconds, upstream.cpu_seconds),
-    ] {
-        ensure!(ours <= theirs / 2.0, "{what} is above half of upstream's");
+    if let Some(upstream) = &load.upstream {
+        for (what, ours, theirs) in [
+            ("memory", measured.usage.peak_mib, upstream.peak_mib),
+            ("CPU time", measured.usage.cpu_seconds, upstream.cpu_seconds),
+        ] {
+            ensure!(ours <= theirs / 2.0, "{what} is above half of upstream's");
+        }
     }
     Ok(())
+}
+
+async fn measure(world: &World, replica: &Replica, load: &Load) -> Result<Measured> {
+    // The pool that upstream was measured with.
+    let disruption = "{consolidationPolicy: WhenEmpty, consolidateAfter: 10s, budgets: [{nodes: \"100%\"}]}";
+    world.apply(&Pool::new("default").disruption(disruption).yaml()).await?;
+
+    let started = Instant::now();
+    for shape in load.shapes {
+        let pods = load.pods * shape.percent / 100;
+        world
+            .apply(&deployment(shape.name, pods, shape.cpu, shape.memory, shape.more))
+            .await?;
+    }
+    let mut last_claim = Duration::ZERO;
+    let mut seen = 0;
+    poll(world, "pods do not run", |view| {
+        if view.claims.len() != seen {
+            seen = view.claims.len();
+            last_claim = started.elapsed();
+        }
+        view.all_run(load.pods)
+    })
+    .await?;
+    let running = started.elapsed();
+    let nodes = world.view().nodes.len();
+
+    let shrinking = Instant::now();
+    for shape in load.shapes {
+        world.scale(shape.name, 0).await?;
+    }
+    let (mut last_pod_deleted, mut last_pod_gone) = (None, None);
+    poll(world, "nodes stay", |view| {
+        if view.alive() == 0 {
+            last_pod_deleted.get_or_insert_with(|| shrinking.elapsed());
+        }
+        if view.pods.is_empty() {
+            last_pod_gone.get_or_insert_with(|| shrinking.elapsed());
+        }
+        view.nodes.is_empty() && view.claims.is_empty()
+    })
+    .await?;
+    let empty = shrinking.elapsed();
+    Ok(Measured {
+        nodes,
+        usage: replica.process.usage().context("the controller's process is gone")?,
+        last_claim,
+        running,
+        last_pod_deleted: last_pod_deleted.unwrap_or(empty),
+        last_pod_gone: last_pod_gone.unwrap_or(empty),
+        empty,
+    })
+}
+
+// === impl Measured ===
+
+impl Measured {
+    fn print(&self, load: &Load) {
+        let title = format!("{} pods, {} nodes", load.pods, self.nodes);
+        let rows = [
+            ("CPU seconds", self.usage.cpu_seconds),
+            ("peak MiB", self.usage.peak_mib),
+            ("last claim after, s", self.last_claim.as_secs_f64()),
+            ("empty again after, s", self.empty.as_secs_f64()),
+        ];
+        match &load.upstream {
+            Some(upstream) => {
+                println!("       {title:<22} {:>10} {:>12} {:>8} {:>6}", "ours", "upstream", "ratio", "aim");
+                let theirs = [
+                    (upstream.cpu_seconds, 0.2),
+                    (upstream.peak_mib, 0.2),
+                    (upstream.claims_seconds, 0.25),
+                    (upstream.empty_seconds, 0.5),
+                ];
+                for ((what, ours), (theirs, aim)) in rows.into_iter().zip(theirs) {
+                    let ratio = ours / theirs;
+                    let verdict = if ratio <= aim { "" } else { "  missed" };
+                    println!("       {what:<22} {ours:>10.1} {theirs:>12.1} {ratio:>8.2} {aim:>6.2}{verdict}");
+                }
+            }
+            None => {
+                println!("       {title:<22} {:>10}", "ours");
+                for (what, ours) in rows {
+                    println!("       {what:<22} {ours:>10.1}");
+                }
+            }
+        }
+        println!(
+            "       all pods ran after {:.1} s; the last one was deleted after {:.1} s and gone after {:.1} s, the last node {:.1} s later",
+            self.running.as_secs_f64(),
+            self.last_pod_deleted.as_secs_f64(),
+            self.last_pod_gone.as_secs_f64(),
+            (self.empty - self.last_pod_gone).as_secs_f64()
+        );
+    }
+
+    fn record(&self, load: &Load) -> serde_json::Value {
+        json!({
+            "pods": load.pods,
+            "shapes": load.shapes.len(),
+            "nodes": self.nodes,
+            "cpuSeconds": self.usage.cpu_seconds,
+            "peakMiB": self.usage.peak_mib,
+            "lastClaimSeconds": self.last_claim.as_secs_f64(),
+            "runningSeconds": self.running.as_secs_f64(),
+            "lastPodDeletedSeconds": self.last_pod_deleted.as_secs_f64(),
+            "lastPodGoneSeconds": self.last_pod_gone.as_secs_f64(),
+            "emptySeconds": self.empty.as_secs_f64(),
+        })
+    }
 }
 
 /// Looks ten times a second: at every change would be thousands of times, on the two cores that everybody shares here.

@@ -46,9 +46,6 @@ pub(crate) fn suite() -> Suite {
             case("a_grace_period_ends_a_blocked_drain", |world| {
                 Box::pin(bounded_drain(world))
             }),
-            case("a_node_without_a_claim_behind_it_is_removed", |world| {
-                Box::pin(garbage_collection(world))
-            }),
             case("an_expired_claim_is_replaced", |world| Box::pin(expiry(world))),
             case("pods_with_all_kinds_of_wishes_run_where_they_wish", |world| {
                 Box::pin(capacity::mixes(world))
@@ -81,17 +78,30 @@ pub(crate) fn suite() -> Suite {
             case("an_underused_cluster_shrinks", |world| {
                 Box::pin(disruption::consolidation(world))
             }),
-            case_with(
-                "a_sick_node_is_replaced",
-                &[("FEATURE_GATES", "NodeRepair=true")],
-                |world| Box::pin(disruption::repair(world)),
-            ),
             // Last: it looks at all that the cases above made the controller ask for.
             Case {
                 name: "the_controller_uses_all_its_rights_and_asks_for_no_others".into(),
                 run: Box::new(|environment| Box::pin(async { super::rbac::check(environment) })),
                 limit: Duration::from_secs(30),
             },
+        ],
+    }
+}
+
+/// Scenarios that wait for minutes until Karpenter looks by itself: on a control plane of their own, beside the others.
+pub(crate) fn periods() -> Suite {
+    Suite {
+        name: "periods",
+        runs: Runs::BesideOthers,
+        cases: vec![
+            case("a_node_without_a_claim_behind_it_is_removed", |world| {
+                Box::pin(garbage_collection(world))
+            }),
+            case_with(
+                "a_sick_node_is_replaced",
+                &[("FEATURE_GATES", "NodeRepair=true")],
+                |world| Box::pin(disruption::repair(world)),
+            ),
         ],
     }
 }
