@@ -182,6 +182,13 @@ mod tests {
     }
 
     #[test]
+    fn values_with_white_space_around_them_are_remembered_for_the_warning() {
+        let values = [("email", "a@b"), ("password", "secret\n"), ("region", " HN")];
+        let values = values.map(|(key, value)| (key.to_owned(), value.to_owned()));
+        assert_eq!(SecretValues::new(values).trimmed, ["password", "region"]);
+    }
+
+    #[test]
     fn what_is_missing_is_named() {
         let error = identity(&[("email", "a@b")]).expect_err("no password").to_string();
         assert!(error.starts_with("secret a/b lacks password;"), "{error}");

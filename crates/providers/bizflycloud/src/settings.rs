@@ -219,15 +219,32 @@ fn read<T>(lookup: &impl Fn(&str) -> Option<String>, name: &str, parse: impl FnO
     parsed
 }
 
-/// Variables that the earlier provider's README lists and that nothing ever read.
+/// Variables that the earlier provider's Deployment sets and that nothing ever read.
+const IGNORED: [&str; 16] = [
+    "KARPENTER_CLOUD_PROVIDER",
+    "KARPENTER_CLOUD_PROVIDER_CONFIG",
+    "KARPENTER_CLOUD_PROVIDER_CONFIG_API_VERSION",
+    "KARPENTER_CLOUD_PROVIDER_CONFIG_CLOUD_CONFIG_API_ENDPOINT",
+    "KARPENTER_CLOUD_PROVIDER_CONFIG_DRIFT_DETECTION_AUTO_REMEDIATE",
+    "KARPENTER_CLOUD_PROVIDER_CONFIG_DRIFT_DETECTION_ENABLED",
+    "KARPENTER_CLOUD_PROVIDER_CONFIG_DRIFT_DETECTION_RECONCILE_INTERVAL",
+    "KARPENTER_CLOUD_PROVIDER_CONFIG_IMAGE_CONFIG_IMAGE_ID",
+    "KARPENTER_CLOUD_PROVIDER_CONFIG_IMAGE_CONFIG_ROOT_DISK_SIZE",
+    "KARPENTER_CLOUD_PROVIDER_CONFIG_KIND",
+    "KARPENTER_CLOUD_PROVIDER_CONFIG_NAME",
+    "KARPENTER_CLOUD_PROVIDER_CONFIG_NAMESPACE",
+    "KARPENTER_CLOUD_PROVIDER_CONFIG_REGION",
+    "KARPENTER_CLOUD_PROVIDER_CONFIG_SECRET_REF_NAME",
+    "KARPENTER_CLOUD_PROVIDER_CONFIG_SECRET_REF_NAMESPACE",
+    "KARPENTER_CLOUD_PROVIDER_CONFIG_ZONE",
+];
+
+fn ignored_variables(lookup: &impl Fn(&str) -> Option<String>) -> Vec<&'static str> {
+    IGNORED.into_iter().filter(|name| lookup(name).is_some()).collect()
+}
+
 fn warn_of_ignored_variables(lookup: &impl Fn(&str) -> Option<String>) {
-    const IGNORED: [&str; 4] = [
-        "KARPENTER_CLOUD_PROVIDER",
-        "KARPENTER_CLOUD_PROVIDER_REGION",
-        "KARPENTER_CLOUD_PROVIDER_EMAIL",
-        "KARPENTER_CLOUD_PROVIDER_API_URL",
-    ];
-    let set: Vec<&str> = IGNORED.into_iter().filter(|name| lookup(name).is_some()).collect();
+    let set = ignored_variables(lookup);
     if !set.is_empty() {
         tracing::warn!(
             variables = set.join(", "),
@@ -271,6 +288,16 @@ mod tests {
         assert_eq!(own.create_timeout, Duration::from_secs(300));
         assert_eq!(own.max_inflight_creates, 20);
         assert_eq!(own.provisioners, ProvisionerCompatibility::On);
+    }
+
+    #[test]
+    fn every_variable_that_the_earlier_deployment_sets_for_nothing_is_warned_about() {
+        let of_the_deployment = |name: &str| name.starts_with("KARPENTER_CLOUD_PROVIDER").then(|| "x".to_owned());
+        assert_eq!(ignored_variables(&of_the_deployment), IGNORED);
+        let one = |name: &str| (name == "KARPENTER_CLOUD_PROVIDER_CONFIG_ZONE").then(|| "HN1".to_owned());
+        assert_eq!(ignored_variables(&one), ["KARPENTER_CLOUD_PROVIDER_CONFIG_ZONE"]);
+        let ours = |name: &str| name.starts_with("BIZFLY").then(|| "x".to_owned());
+        assert!(ignored_variables(&ours).is_empty());
     }
 
     #[test]

@@ -1,10 +1,12 @@
 //! Credentials stay where they are.
 
+use std::time::Duration;
+
 use karpenter_bizflycloud::sim::{Fault, Often, Operation};
 use karpenter_cloud::CloudProvider;
 use serde_json::json;
 
-use crate::environment::claim;
+use crate::environment::{claim, secret};
 use crate::launching::steady;
 
 #[tokio::test]
@@ -38,6 +40,9 @@ async fn nothing_secret_is_in_any_log_line_or_error() {
         .finish();
     tracing::subscriber::set_global_default(subscriber).expect("no other test sets one");
     let world = steady().await;
+    world.apply(&secret(&format!("{}\n", karpenter_bizflycloud::sim::PASSWORD)));
+    world.clock.sleep(Duration::from_secs(3)).await;
+    world.provider.reconcile_classes().await;
     world.cloud.expire_tokens();
     let own = claim(1, json!([]));
     let made = world.provider.create(&own).await.expect("launched");
@@ -52,6 +57,10 @@ async fn nothing_secret_is_in_any_log_line_or_error() {
     let error = world.provider.get(&made.provider_id).await.expect_err("refused");
     let text = String::from_utf8_lossy(&lines.0.lock().expect("not poisoned")).into_owned();
     assert!(text.contains("default-00001"), "something was logged");
+    assert!(
+        text.contains("a value has white space around it"),
+        "the newline of the password is warned about"
+    );
     for secret in [
         karpenter_bizflycloud::sim::PASSWORD,
         karpenter_bizflycloud::sim::BKE_TOKEN,
