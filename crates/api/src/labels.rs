@@ -30,6 +30,10 @@ pub const CAPACITY_TYPE_RESERVED: &str = "reserved";
 /// Annotation keys.
 pub mod annotations {
     pub const DO_NOT_DISRUPT: &str = "karpenter.sh/do-not-disrupt";
+    /// On a pod, in `karpenter.sh/v1alpha5`: what [`DO_NOT_DISRUPT`] is now.
+    pub const DO_NOT_EVICT: &str = "karpenter.sh/do-not-evict";
+    /// On a Node, in `karpenter.sh/v1alpha5`: what [`DO_NOT_DISRUPT`] is now.
+    pub const DO_NOT_CONSOLIDATE: &str = "karpenter.sh/do-not-consolidate";
     pub const DO_NOT_REPAIR: &str = "karpenter.sh/do-not-repair";
     pub const DISRUPTION_COST: &str = "karpenter.sh/disruption-cost";
     /// On a NodePool: none of its nodes is disrupted voluntarily while this is `"true"`. On the Namespace that Karpenter runs

@@ -12,8 +12,8 @@ use crate::{
     instance::{Adoption, Instance},
     node_class::NodeClassKind,
     provider::{
-        CloudProvider, Deletion, DriftReason, Finding, InstanceTypes, LaunchHints, RebootOperation, ReservationLabels,
-        VolumeRequirements,
+        AnnotationNames, CloudProvider, Deletion, DriftReason, Finding, InstanceTypes, LaunchHints, RebootOperation,
+        ReservationLabels, VolumeRequirements,
     },
     registration::RegistrationHook,
     repair::RepairPolicy,
@@ -78,6 +78,10 @@ impl<L: Layer> CloudProvider for L {
 
     fn volume_requirements(&self) -> VolumeRequirements {
         self.inner().volume_requirements()
+    }
+
+    fn annotation_names(&self) -> AnnotationNames {
+        self.inner().annotation_names()
     }
 
     fn repair_policies(&self) -> Vec<RepairPolicy> {

@@ -42,8 +42,8 @@ pub use karpenter_engine::model::{InstanceType, Offering, OfferingOverrides, Ove
 pub use layer::Layer;
 pub use node_class::{NodeClassKind, NodeClassState, Readiness};
 pub use provider::{
-    CloudProvider, Deletion, DriftReason, Finding, InstanceTypes, LaunchHints, RebootOperation, UnregisteredTaint,
-    VolumeRequirements,
+    AnnotationNames, CloudProvider, Deletion, DriftReason, Finding, InstanceTypes, LaunchHints, RebootOperation,
+    UnregisteredTaint, VolumeRequirements,
 };
 pub use registration::{HookOutcome, HookVerdict, RegistrationHook};
 pub use repair::{RepairAction, RepairPolicies, RepairPolicy};

@@ -29,6 +29,16 @@ pub type InstanceTypes = Arc<[Arc<InstanceType>]>;
 /// What volumes ask of the node that they are attached to, besides their node affinity; by the name of the PersistentVolume.
 pub type VolumeRequirements = Arc<BTreeMap<String, Vec<Requirement>>>;
 
+/// Which names of the annotations that protect pods and nodes from disruption count.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum AnnotationNames {
+    /// Those of `karpenter.sh/v1`.
+    #[default]
+    Current,
+    /// Those of `karpenter.sh/v1alpha5` too: `do-not-evict` of a pod and `do-not-consolidate` of a node mean `do-not-disrupt`.
+    AlsoV1alpha5,
+}
+
 /// A cloud that Karpenter can launch machines at.
 ///
 /// Every call may be repeated: after a crash between any two lines, a repetition finds what was made and continues.
@@ -57,6 +67,11 @@ pub trait CloudProvider: Send + Sync + 'static {
     /// Asked on every pass, so it answers from memory.
     fn volume_requirements(&self) -> VolumeRequirements {
         VolumeRequirements::default()
+    }
+
+    /// Which names of annotations protect pods and nodes. Asked once, before anything is watched.
+    fn annotation_names(&self) -> AnnotationNames {
+        AnnotationNames::default()
     }
 
     /// The complete, static set of repair policies.

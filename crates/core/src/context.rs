@@ -184,9 +184,10 @@ impl Context {
     /// Watches everything that controllers read, until the returned set is dropped or aborted.
     pub fn watch(&self) -> JoinSet<()> {
         let state = self.state.clone();
+        let names = self.cloud.annotation_names();
         let mut tasks = self
             .watches
-            .run(&self.client, &self.clock, move |pod| state.pod_seen(pod));
+            .run(&self.client, &self.clock, names, move |pod| state.pod_seen(pod));
         self.node_classes.run(&mut tasks, &self.client, &self.clock);
         if let Some(overlays) = &self.overlays {
             overlays.run(&mut tasks, &self.client, &self.clock);

@@ -8,6 +8,7 @@
 mod kinds;
 mod lean_pod;
 mod packed_pod;
+mod protection;
 mod trim;
 mod workloads;
 

@@ -9,6 +9,7 @@ use k8s_openapi::api::core::v1::{Namespace, Node, PersistentVolume, PersistentVo
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::storage::v1::{CSINode, StorageClass, VolumeAttachment};
 use karpenter_api::{NodeClaim, NodePool};
+use karpenter_cloud::AnnotationNames;
 use kube::runtime::watcher;
 use kube::{Api, Client, Resource};
 use serde::de::DeserializeOwned;
@@ -16,7 +17,7 @@ use tokio::task::JoinSet;
 
 use super::lean_pod::LeanPod;
 use super::packed_pod::PodPacker;
-use super::{Cache, Workloads, trim};
+use super::{Cache, Workloads, protection, trim};
 use crate::clock::Clock;
 
 /// Pods are read in small pages: a page of whole pods is held in memory before it is cut down.
@@ -78,7 +79,13 @@ impl Default for Watches {
 impl Watches {
     /// Watches every kind until the returned set is dropped or aborted. `sees_pod` gets each pod with its containers and
     /// constraints, before it is cut down further.
-    pub fn run(&self, client: &Client, clock: &Clock, sees_pod: impl Fn(&Pod) + Send + Sync + 'static) -> JoinSet<()> {
+    pub fn run(
+        &self,
+        client: &Client,
+        clock: &Clock,
+        names: AnnotationNames,
+        sees_pod: impl Fn(&Pod) + Send + Sync + 'static,
+    ) -> JoinSet<()> {
         self.running.store(true, Ordering::Relaxed);
         let mut tasks = JoinSet::new();
         let watch = Watch { client, clock };
@@ -92,8 +99,12 @@ impl Watches {
         watch.start(&mut tasks, &self.daemon_sets, trim::daemon_set);
         watch.start(&mut tasks, &self.pools, trim::object);
         watch.start(&mut tasks, &self.claims, trim::object);
-        watch.start(&mut tasks, &self.nodes, trim::node);
-        watch.start_paged(&mut tasks, &self.pods, POD_PAGE, move |LeanPod(pod)| {
+        watch.start(&mut tasks, &self.nodes, move |mut node| {
+            protection::read_node(names, &mut node);
+            trim::node(node)
+        });
+        watch.start_paged(&mut tasks, &self.pods, POD_PAGE, move |LeanPod(mut pod)| {
+            protection::read_pod(names, &mut pod);
             sees_pod(&pod);
             trim::pod(pod)
         });
@@ -150,7 +161,7 @@ struct Watch<'a> {
 }
 
 impl Watch<'_> {
-    fn start<K>(&self, tasks: &mut JoinSet<()>, cache: &Arc<Cache<K>>, trim: fn(K) -> K)
+    fn start<K>(&self, tasks: &mut JoinSet<()>, cache: &Arc<Cache<K>>, trim: impl Fn(K) -> K + Send + Sync + 'static)
     where
         K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
     {

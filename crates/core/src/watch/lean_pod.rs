@@ -14,6 +14,7 @@ use k8s_openapi::api::core::v1::{
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time};
+use karpenter_api::labels::annotations::DO_NOT_EVICT;
 use kube::Resource;
 use kube::core::NamespaceResourceScope;
 use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
@@ -248,7 +249,7 @@ impl From<WireContainerStatus> for ContainerStatus {
     }
 }
 
-/// Annotations that mean something to us; others may be as long as their authors like.
+/// Annotations that mean or, by an old name, may mean something to us; others may be as long as their authors like.
 fn own_annotations<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<BTreeMap<String, String>>, D::Error> {
     struct Own;
 
@@ -266,7 +267,7 @@ fn own_annotations<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<
         fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
             let mut own = BTreeMap::new();
             while let Some(key) = map.next_key::<Cow<'de, str>>()? {
-                if POD_ANNOTATIONS.contains(&&*key) {
+                if POD_ANNOTATIONS.contains(&&*key) || key == DO_NOT_EVICT {
                     own.insert(key.into_owned(), map.next_value()?);
                 } else {
                     map.next_value::<IgnoredAny>()?;

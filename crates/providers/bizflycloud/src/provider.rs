@@ -19,8 +19,9 @@ use karpenter_api::{
     labels::{LabelRules, NODEPOOL},
 };
 use karpenter_cloud::{
-    BackgroundTask, ClaimMark, CloudError, CloudProvider, Deletion, Diagnosis, DriftReason, Finding, Instance,
-    InstanceTypes, LaunchHints, NodeClassKind, RebootOperation, RepairPolicy, UnregisteredTaint, VolumeRequirements,
+    AnnotationNames, BackgroundTask, ClaimMark, CloudError, CloudProvider, Deletion, Diagnosis, DriftReason, Finding,
+    Instance, InstanceTypes, LaunchHints, NodeClassKind, RebootOperation, RepairPolicy, UnregisteredTaint,
+    VolumeRequirements,
     cache::CacheMetrics,
     clock::{Clock, later},
     error::CloudContext,
@@ -410,6 +411,13 @@ impl CloudProvider for BizflyCloudProvider {
 
     fn volume_requirements(&self) -> VolumeRequirements {
         self.shared.volume_plans.required()
+    }
+
+    fn annotation_names(&self) -> AnnotationNames {
+        match self.shared.settings.provisioners {
+            ProvisionerCompatibility::On => AnnotationNames::AlsoV1alpha5,
+            ProvisionerCompatibility::Off => AnnotationNames::Current,
+        }
     }
 
     fn repair_policies(&self) -> Vec<RepairPolicy> {

@@ -2,7 +2,7 @@
 
 use karpenter_api::{NodePool, conditions::StatusConditions};
 use karpenter_bizflycloud::{BizflyCloudNodeClass, provisioner::Provisioner};
-use karpenter_cloud::CloudProvider;
+use karpenter_cloud::{AnnotationNames, CloudProvider};
 use kube::ResourceExt;
 use serde_json::{Value, json};
 
@@ -65,6 +65,15 @@ async fn the_example_leads_to_servers_of_the_asked_types() {
     assert!(flavor.contains("4c_8g"), "the cheapest of the asked sizes: {flavor}");
     assert_eq!(made.labels["karpenter.bizflycloud.sh/image-id"], "ubuntu-20.04");
     assert_eq!(made.labels["karpenter.sh/provisioner-name"], "default");
+}
+
+#[tokio::test]
+async fn old_names_of_protective_annotations_count_while_provisioners_are_carried_out() {
+    assert_eq!(world().await.provider.annotation_names(), AnnotationNames::AlsoV1alpha5);
+    assert_eq!(
+        World::start().await.provider.annotation_names(),
+        AnnotationNames::Current
+    );
 }
 
 #[tokio::test]
