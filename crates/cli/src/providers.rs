@@ -1,5 +1,7 @@
 //! The providers that this binary is built with, and what each contributes to the commands.
 
+mod bizflycloud;
+
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -17,6 +19,7 @@ use karpenter_ovhcloud::{OvhProvider, OvhSettings};
 use kube::{Api, Client};
 
 use crate::error::CliError;
+use bizflycloud::BizflyFlags;
 
 /// A cloud that Karpenter can launch machines in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -39,6 +42,8 @@ pub(crate) struct ProviderFlags {
     /// KWOK provider: a JSON file of instance types instead of the built-in ones.
     #[arg(long, value_name = "FILE", env = "INSTANCE_TYPES_FILE_PATH")]
     instance_types_file_path: Option<PathBuf>,
+    #[command(flatten)]
+    bizflycloud: BizflyFlags,
 }
 
 /// What a provider is started for.
@@ -129,13 +134,7 @@ impl Provider {
                 let environment = OvhProvider::environment(lookup);
                 Ok(Arc::new(OvhProvider::new(client, clock, settings, environment)))
             }
-            Self::BizflyCloud => {
-                let mut settings = karpenter_bizflycloud::Settings::from_lookup(|name| std::env::var(name).ok());
-                if settings.cluster_name.is_empty() {
-                    settings.cluster_name = cluster_uid(&client).await?;
-                }
-                Ok(Arc::new(BizflyCloudProvider::new(client, clock, settings)))
-            }
+            Self::BizflyCloud => Ok(Arc::new(bizfly(client, clock, flags).await?)),
         }
     }
 
@@ -148,6 +147,23 @@ impl Provider {
             Self::CloudStack => karpenter_cloudstack::labels::extend(LabelRules::default()),
         }
     }
+}
+
+/// The BizFly Cloud provider itself.
+///
+/// # Errors
+/// When the cluster's name is not known.
+pub(crate) async fn bizfly(
+    client: Client,
+    clock: Clock,
+    flags: &ProviderFlags,
+) -> Result<BizflyCloudProvider, CliError> {
+    let environment = karpenter_bizflycloud::Settings::from_lookup(|name| std::env::var(name).ok());
+    let mut settings = flags.bizflycloud.over(environment);
+    if settings.cluster_name.is_empty() {
+        settings.cluster_name = cluster_uid(&client).await?;
+    }
+    Ok(BizflyCloudProvider::new(client, clock, settings))
 }
 
 /// What tells a cluster from every other one: the UID of its oldest namespace.

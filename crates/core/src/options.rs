@@ -274,6 +274,25 @@ mod tests {
     }
 
     #[test]
+    fn arguments_of_the_earlier_bizfly_deployment_are_understood() {
+        let args = [
+            "--leader-elect",
+            "--metrics-addr=:9090",
+            "--health-probe-addr=:9091",
+            "--loglevel=debug",
+        ];
+        let options = parse(&args, &[("DISABLE_LEADER_ELECTION", "true")]).unwrap();
+        assert_eq!((options.metrics_port, options.health_probe_port), (9090, 9091));
+        assert_eq!(options.log_level, LogLevel::Debug);
+        assert!(!options.disable_leader_election);
+        assert!(parse(&["--leader-elect=false"], &[]).unwrap().disable_leader_election);
+        assert_eq!(parse(&["--metrics-addr=0.0.0.0:1"], &[]).unwrap().metrics_port, 1);
+        let error = parse(&["--metrics-addr=127.0.0.1:1"], &[]).unwrap_err();
+        assert!(error.contains("every interface"), "{error}");
+        assert!(parse(&["--leader-elect", "--disable-leader-election"], &[]).is_err());
+    }
+
+    #[test]
     fn an_unreadable_environment_value_means_the_default_but_an_unreadable_flag_aborts() {
         let env = [
             ("METRICS_PORT", "x"),

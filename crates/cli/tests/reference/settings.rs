@@ -104,7 +104,10 @@ pub(crate) fn flags() -> Vec<Flag> {
     for flag in &mut flags {
         flag.default = take(&mut flag.help, "[default: ");
         flag.variable = take(&mut flag.help, "[env: ").trim_end_matches('=').to_owned();
-        if flag.variable.is_empty() && flag.heading.starts_with("Controller") {
+        let has_variables = ["Controller", "BizFly Cloud"]
+            .iter()
+            .any(|own| flag.heading.starts_with(own));
+        if flag.variable.is_empty() && has_variables {
             flag.variable = flag.flag.trim_start_matches('-').replace('-', "_").to_uppercase();
         }
         take(&mut flag.help, "[possible values: ");

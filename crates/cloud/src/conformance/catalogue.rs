@@ -96,10 +96,11 @@ pub async fn repair_policies_are_valid(environment: &dyn Environment) {
 
 pub async fn the_provider_names_itself_and_its_node_classes(environment: &dyn Environment) {
     let provider = environment.provider();
-    let is_label = |text: &str| !text.is_empty() && text.chars().all(|char| char.is_ascii_lowercase() || char == '-');
+    let is_part = |text: &str| !text.is_empty() && text.chars().all(|char| char.is_ascii_lowercase() || char == '-');
+    let is_label = |text: &str| text.split('.').all(is_part);
     assert!(
         is_label(provider.name()),
-        "{:?} is no name for metrics and flags",
+        "{:?} is no name for metrics",
         provider.name()
     );
     let kinds = provider.supported_node_classes();

@@ -1,6 +1,6 @@
 //! When a request may be sent again, and after how long.
 
-use std::time::Duration;
+use std::{ops::RangeInclusive, time::Duration};
 
 use http::{HeaderMap, StatusCode, header::RETRY_AFTER};
 use rand::Rng;
@@ -21,6 +21,8 @@ pub struct RetryPolicy {
     pub attempts: u32,
     pub first_delay: Duration,
     pub longest_delay: Duration,
+    /// The part of a delay that is waited is drawn from this, so that clients that failed together do not come back together.
+    pub spread: RangeInclusive<f64>,
     /// Answers after which a repeatable request is sent again.
     pub transient: Vec<StatusCode>,
     /// Answers that say the request was not acted upon: then even an unrepeatable one is sent again.
@@ -46,6 +48,7 @@ impl Default for RetryPolicy {
             attempts: 4,
             first_delay: Duration::from_millis(200),
             longest_delay: Duration::from_secs(5),
+            spread: 0.5..=1.0,
             transient: vec![
                 StatusCode::REQUEST_TIMEOUT,
                 StatusCode::TOO_MANY_REQUESTS,
@@ -75,13 +78,14 @@ impl RetryPolicy {
         }
     }
 
-    /// How long to wait before attempt `attempt + 1`: exponential, with full jitter above half.
+    /// How long to wait before attempt `attempt + 1`: exponential, spread out, and not shorter than what the cloud
+    /// asks for.
     pub fn delay(&self, attempt: u32, asked: Option<Duration>, random: &mut impl Rng) -> Duration {
         let doubled = self
             .first_delay
             .saturating_mul(1u32.checked_shl(attempt - 1).unwrap_or(u32::MAX));
         let longest = doubled.min(self.longest_delay);
-        let own = longest.mul_f64(random.random_range(0.5..=1.0));
+        let own = longest.mul_f64(random.random_range(self.spread.clone()));
         asked.map_or(own, |asked| own.max(asked.min(LONGEST_RETRY_AFTER)))
     }
 }
@@ -94,6 +98,8 @@ pub fn retry_after(headers: &HeaderMap) -> Option<Duration> {
 
 #[cfg(test)]
 mod tests {
+    use rand::{SeedableRng, rngs::StdRng};
+
     use super::*;
 
     fn allows(safety: Safety, ending: Ending) -> bool {
@@ -148,6 +154,27 @@ mod tests {
             policy.delay(1, Some(Duration::from_secs(700)), &mut random),
             LONGEST_RETRY_AFTER
         );
+    }
+
+    #[test]
+    fn delays_are_spread_over_the_whole_of_their_range_and_not_beyond() {
+        let policy = RetryPolicy {
+            first_delay: Duration::from_secs(1),
+            longest_delay: Duration::from_secs(30),
+            spread: 0.8..=1.2,
+            ..RetryPolicy::default()
+        };
+        let mut random = StdRng::seed_from_u64(1);
+        for (attempt, seconds) in [(1, 1.0), (2, 2.0), (3, 4.0), (4, 8.0), (6, 30.0), (9, 30.0)] {
+            let drawn: Vec<f64> = (0..200)
+                .map(|_| policy.delay(attempt, None, &mut random).as_secs_f64() / seconds)
+                .collect();
+            assert!(drawn.iter().all(|part| (0.8..=1.2).contains(part)), "{drawn:?}");
+            let (least, most) = drawn.iter().fold((f64::MAX, 0.0_f64), |(least, most), part| {
+                (least.min(*part), most.max(*part))
+            });
+            assert!(least < 0.85 && most > 1.15, "from {least} to {most}");
+        }
     }
 
     #[test]

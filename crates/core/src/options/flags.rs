@@ -14,10 +14,10 @@ pub struct OptionFlags {
     #[arg(long, value_name = "NAME")]
     pub karpenter_service: Option<String>,
     /// Port of the Prometheus endpoint [default: 8080].
-    #[arg(long, value_name = "PORT")]
+    #[arg(long, value_name = "PORT", alias = "metrics-addr", value_parser = port)]
     pub metrics_port: Option<u16>,
     /// Port of /healthz and /readyz [default: 8081].
-    #[arg(long, value_name = "PORT")]
+    #[arg(long, value_name = "PORT", alias = "health-probe-addr", value_parser = port)]
     pub health_probe_port: Option<u16>,
     /// Sustained requests per second to the Kubernetes API [default: 200].
     #[arg(long, value_name = "N")]
@@ -34,6 +34,10 @@ pub struct OptionFlags {
     /// Run without a Lease; only safe with one replica [default: false].
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub disable_leader_election: Option<bool>,
+    /// The opposite, as Deployments of the earlier BizFly provider spell it.
+    #[arg(long, hide = true, conflicts_with = "disable_leader_election", value_name = "BOOL")]
+    #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub leader_elect: Option<bool>,
     /// Leave out pod, node and NodePool gauges, status condition metrics and events [default: false].
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub disable_cluster_state_observability: Option<bool>,
@@ -50,7 +54,7 @@ pub struct OptionFlags {
     #[arg(long, value_name = "MILLICORES", allow_negative_numbers = true)]
     pub cpu_requests: Option<i64>,
     /// debug, info or error [default: info].
-    #[arg(long, value_name = "LEVEL")]
+    #[arg(long, value_name = "LEVEL", alias = "loglevel")]
     pub log_level: Option<String>,
     /// Where to log: stdout, stderr or files, separated by commas [default: stdout].
     #[arg(long, value_name = "PATHS")]
@@ -98,8 +102,10 @@ impl OptionFlags {
             disable_controller_warmup: self
                 .disable_controller_warmup
                 .or_else(|| go_bool(env("DISABLE_CONTROLLER_WARMUP"))),
+            leader_elect: self.leader_elect,
             disable_leader_election: self
                 .disable_leader_election
+                .or_else(|| self.leader_elect.map(|elect| !elect))
                 .or_else(|| go_bool(env("DISABLE_LEADER_ELECTION"))),
             disable_cluster_state_observability: self
                 .disable_cluster_state_observability
@@ -123,6 +129,17 @@ impl OptionFlags {
             scheduler_config: self.scheduler_config.or_else(|| env("SCHEDULER_CONFIG")),
         }
     }
+}
+
+/// A port, alone or as the address of every interface (`:8080`), as some Deployments give it.
+fn port(text: &str) -> Result<u16, String> {
+    let number = ["0.0.0.0:", "[::]:", ":"]
+        .iter()
+        .find_map(|prefix| text.strip_prefix(prefix))
+        .unwrap_or(text);
+    number
+        .parse()
+        .map_err(|_| "a port is a number up to 65535, such as 8080; it is open on every interface".to_owned())
 }
 
 fn parsed<T: FromStr>(text: Option<String>) -> Option<T> {

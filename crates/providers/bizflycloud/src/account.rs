@@ -379,6 +379,7 @@ impl Accounts {
                 per_second: spec.cloud_config.qps.max(0.1),
                 burst: spec.cloud_config.burst,
             },
+            words: self.settings.words.clone(),
         };
         let observer = self.metrics.observer();
         let api = Bizfly::new(

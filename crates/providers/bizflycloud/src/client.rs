@@ -5,6 +5,7 @@ pub mod error;
 pub mod services;
 pub mod session;
 pub mod wire;
+pub mod words;
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -35,6 +36,7 @@ use wire::{
     KubernetesVersion, KubernetesVersions, NewServer, Nic, OsFamily, OsImages, Server, Task, TaskState, User,
     UserAnswer, Volume, VolumeType, VolumeTypes, Vpc,
 };
+use words::Words;
 
 /// A client of one account in one region. Cheap to clone; clones share token, connections and rate limit.
 #[derive(Clone)]
@@ -49,6 +51,7 @@ struct Shared {
     catalogue: Catalogue,
     region: Region,
     identity: Identity,
+    words: Words,
     observer: Box<dyn ApiObserver>,
 }
 
@@ -79,6 +82,7 @@ pub struct Connection {
     pub first_delay: Duration,
     pub timeout: Duration,
     pub rate: RateLimit,
+    pub words: Words,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -125,6 +129,7 @@ impl Bizfly {
             attempts: connection.attempts,
             first_delay: connection.first_delay,
             longest_delay: LONGEST_DELAY,
+            spread: 0.8..=1.2,
             ..RetryPolicy::default()
         };
         retry.transient.push(http::StatusCode::INTERNAL_SERVER_ERROR);
@@ -164,6 +169,7 @@ impl Bizfly {
                 catalogue,
                 region: connection.region,
                 identity,
+                words: connection.words,
                 observer: Box::new(also),
             }),
         })
@@ -187,6 +193,14 @@ impl Bizfly {
     pub fn token_expires_at(&self) -> Option<Timestamp> {
         match &self.shared.auth {
             Auth::Token(session) => session.expires_at(),
+            Auth::Header => None,
+        }
+    }
+
+    /// Why the token in use could not be renewed, if so.
+    pub fn token_not_renewed(&self) -> Option<String> {
+        match &self.shared.auth {
+            Auth::Token(session) => session.not_renewed(),
             Auth::Header => None,
         }
     }
@@ -446,7 +460,7 @@ impl Bizfly {
                 replaced = true;
                 continue;
             }
-            let error = ApiError::of_answer(&endpoint, &answer, shared.http.redactor());
+            let error = ApiError::of_answer(&endpoint, &answer, shared.http.redactor(), &shared.words);
             if !tells_all(answer.status) {
                 shared.observer.refused(call.operation, error.class);
             }

@@ -6,7 +6,7 @@ use karpenter_api::duration::GoDuration;
 use karpenter_cloud::http::HttpSettings;
 use secrecy::SecretString;
 
-use crate::credentials::SecretValues;
+use crate::{client::words::Words, credentials::SecretValues};
 
 /// Settings of the process. A NodeClass wins over its ProviderConfig, and that over these (§8.2).
 #[derive(Clone, Debug)]
@@ -37,6 +37,8 @@ pub struct Settings {
     pub volume_plans: VolumePlanRule,
     /// With more nodes than this, nothing is told per node in metrics.
     pub most_node_series: usize,
+    /// Words of refusals besides those that are known.
+    pub words: Words,
     pub http: HttpSettings,
 }
 
@@ -136,6 +138,7 @@ impl Default for Settings {
             provisioners: ProvisionerCompatibility::Off,
             volume_plans: VolumePlanRule::Told,
             most_node_series: 500,
+            words: Words::default(),
             http: HttpSettings::default(),
         }
     }
@@ -177,8 +180,15 @@ impl Settings {
             "false" => Some(VolumePlanRule::Told),
             _ => None,
         });
-        let spot_plans =
-            lookup("BIZFLY_SPOT_PLAN_NAMES").map(|text| text.split(',').map(|name| name.trim().to_owned()).collect());
+        let list = |name: &str| -> Option<Vec<String>> {
+            lookup(name).map(|text| text.split(',').map(|own| own.trim().to_owned()).collect())
+        };
+        let words = Words {
+            quota: list("BIZFLY_QUOTA_WORDS").unwrap_or_default(),
+            stock: list("BIZFLY_STOCK_WORDS").unwrap_or_default(),
+            balance: list("BIZFLY_BALANCE_WORDS").unwrap_or_default(),
+        };
+        let spot_plans = list("BIZFLY_SPOT_PLAN_NAMES");
         Self {
             namespace: lookup("LEADER_ELECTION_NAMESPACE").unwrap_or_else(|| default.namespace.clone()),
             region_label: lookup("BIZFLY_REGION_LABEL"),
@@ -191,6 +201,7 @@ impl Settings {
             provisioners: compatibility.unwrap_or_default(),
             volume_plans: volume_plans.unwrap_or_default(),
             most_node_series: node_series.unwrap_or(default.most_node_series),
+            words,
             cluster_name: lookup("CLUSTER_NAME")
                 .or_else(|| bke.cluster_id.clone())
                 .unwrap_or_default(),
@@ -284,10 +295,12 @@ mod tests {
             ("BIZFLY_CREATE_TIMEOUT", "5m"),
             ("BIZFLY_MAX_INFLIGHT_CREATES", "many"),
             ("BIZFLY_PROVISIONER_COMPATIBILITY", "true"),
+            ("BIZFLY_STOCK_WORDS", "tạm ngưng, gone"),
         ]);
         assert_eq!(own.create_timeout, Duration::from_secs(300));
         assert_eq!(own.max_inflight_creates, 20);
         assert_eq!(own.provisioners, ProvisionerCompatibility::On);
+        assert_eq!(own.words.stock, ["tạm ngưng", "gone"]);
     }
 
     #[test]

@@ -124,6 +124,7 @@ impl Default for ClientSettings {
                     .filter_map(|code| http::StatusCode::from_u16(code).ok())
                     .collect(),
                 refused: vec![http::StatusCode::TOO_MANY_REQUESTS],
+                ..RetryPolicy::default()
             },
             in_flight: InFlight::default(),
         }

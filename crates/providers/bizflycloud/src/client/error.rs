@@ -10,6 +10,8 @@ use karpenter_cloud::{
 use serde_json::Value;
 use thiserror::Error;
 
+use super::words::Words;
+
 /// Why a call failed.
 #[derive(Clone, Debug, Error)]
 #[error("{operation}: {message}")]
@@ -51,20 +53,6 @@ pub enum ErrorClass {
     ServiceNotInCatalog,
 }
 
-/// Words by which the API tells quota, stock and balance; its language varies.
-const QUOTA: [&str; 5] = ["quota", "limit exceeded", "exceed", "hạn mức", "vượt quá"];
-const STOCK: [&str; 8] = [
-    "out of stock",
-    "not enough",
-    "no valid host",
-    "insufficient",
-    "sold out",
-    "hết",
-    "không đủ tài nguyên",
-    "khong du tai nguyen",
-];
-const BALANCE: [&str; 3] = ["balance", "số dư", "payment"];
-
 /// Longer texts (HTML pages) are cut in messages.
 const LONGEST_TEXT: usize = 300;
 
@@ -86,39 +74,23 @@ impl ErrorClass {
         }
     }
 
-    /// What a text says where the status says only "no".
-    pub fn of_text(text: &str) -> Option<Self> {
-        let lower = text.to_lowercase();
-        let has = |words: &[&str]| words.iter().any(|word| lower.contains(word));
-        if has(&QUOTA) {
-            Some(Self::Quota)
-        } else if has(&STOCK) {
-            Some(Self::Stock)
-        } else if has(&BALANCE) {
-            Some(Self::Payment)
-        } else {
-            None
-        }
-    }
-
-    fn of(status: StatusCode, text: &str, safety: Safety) -> Self {
-        let refined = |otherwise| Self::of_text(text).unwrap_or(otherwise);
+    fn of(status: StatusCode, text: &str, safety: Safety, words: &Words) -> Self {
         match status {
             StatusCode::UNAUTHORIZED => Self::Auth,
             StatusCode::PAYMENT_REQUIRED => Self::Payment,
-            StatusCode::FORBIDDEN => match Self::of_text(text) {
+            StatusCode::FORBIDDEN => match words.class_of(text) {
                 Some(Self::Quota) => Self::Quota,
                 _ => Self::Forbidden,
             },
             StatusCode::NOT_FOUND => Self::NotFound,
-            StatusCode::CONFLICT => match Self::of_text(text) {
+            StatusCode::CONFLICT => match words.class_of(text) {
                 Some(Self::Stock) => Self::Stock,
                 _ => Self::Conflict,
             },
             StatusCode::TOO_MANY_REQUESTS => Self::RateLimited,
             StatusCode::REQUEST_TIMEOUT => Self::after_failure(safety),
             status if status.is_server_error() => Self::after_failure(safety),
-            _ => refined(Self::Invalid),
+            _ => words.class_of(text).unwrap_or(Self::Invalid),
         }
     }
 
@@ -141,9 +113,9 @@ impl ApiError {
     }
 
     /// The error that an answer with a failing status is.
-    pub(super) fn of_answer(endpoint: &Endpoint, answer: &Answer, redactor: &Redactor) -> Self {
+    pub(super) fn of_answer(endpoint: &Endpoint, answer: &Answer, redactor: &Redactor, words: &Words) -> Self {
         let text = text(&answer.body);
-        let class = ErrorClass::of(answer.status, &text, endpoint.safety);
+        let class = ErrorClass::of(answer.status, &text, endpoint.safety, words);
         let told = if text.is_empty() {
             "no reason was given".to_owned()
         } else {
@@ -224,7 +196,7 @@ mod tests {
     fn check(status: u16, body: &str, safety: Safety, class: ErrorClass) {
         let status = StatusCode::from_u16(status).expect("a status");
         assert_eq!(
-            ErrorClass::of(status, &text(body.as_bytes()), safety),
+            ErrorClass::of(status, &text(body.as_bytes()), safety, &Words::default()),
             class,
             "{status} {body}"
         );

@@ -14,6 +14,7 @@ use super::{
     ServiceName,
     error::{ApiError, ErrorClass},
     wire::{Service, Services},
+    words::Words,
 };
 use crate::region::Region;
 
@@ -103,7 +104,12 @@ impl Catalogue {
             .await
             .map_err(|error| ApiError::of_transport(&endpoint, error))?;
         if !answer.status.is_success() {
-            return Err(ApiError::of_answer(&endpoint, &answer, self.http.redactor()));
+            return Err(ApiError::of_answer(
+                &endpoint,
+                &answer,
+                self.http.redactor(),
+                &Words::default(),
+            ));
         }
         let told: Services = answer
             .json()

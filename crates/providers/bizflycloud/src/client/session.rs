@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use super::{
     error::{ApiError, ErrorClass},
     wire,
+    words::Words,
 };
 
 /// How to prove who we are.
@@ -50,6 +51,8 @@ pub(super) struct Session {
     current: Mutex<Option<Token>>,
     /// After a refusal of the credential: not asked again before then.
     refused: Mutex<Option<Refused>>,
+    /// Why the last renewal failed, while the old token serves.
+    not_renewed: Mutex<Option<String>>,
     /// Held while a token is fetched, so that one fetch serves all.
     fetching: tokio::sync::Mutex<()>,
 }
@@ -109,6 +112,7 @@ impl Session {
             identity,
             current: Mutex::new(None),
             refused: Mutex::new(None),
+            not_renewed: Mutex::new(None),
             fetching: tokio::sync::Mutex::new(()),
         }
     }
@@ -127,6 +131,7 @@ impl Session {
                     Ok(renewed) => Ok(renewed),
                     Err(error) => {
                         tracing::warn!(%error, "the token could not be renewed; the old one serves until it ends");
+                        *self.not_renewed.lock() = Some(error.to_string());
                         Ok(token)
                     }
                 }
@@ -143,6 +148,11 @@ impl Session {
     /// When the current token ends.
     pub(super) fn expires_at(&self) -> Option<Timestamp> {
         self.current.lock().as_ref().map(|token| token.expires_at)
+    }
+
+    /// Why the current token could not be renewed, if so.
+    pub(super) fn not_renewed(&self) -> Option<String> {
+        self.not_renewed.lock().clone()
     }
 
     async fn fetch_once(&self, unwanted: Option<&Token>) -> Result<Token, ApiError> {
@@ -168,6 +178,7 @@ impl Session {
         match self.ask().await {
             Ok(token) => {
                 *self.refused.lock() = None;
+                *self.not_renewed.lock() = None;
                 *self.current.lock() = Some(token.clone());
                 tracing::debug!(project = token.project_id, "obtained a token");
                 Ok(token)
@@ -208,7 +219,7 @@ impl Session {
             .await
             .map_err(|error| ApiError::of_transport(&endpoint, error))?;
         if !answer.status.is_success() {
-            let mut error = ApiError::of_answer(&endpoint, &answer, self.http.redactor());
+            let mut error = ApiError::of_answer(&endpoint, &answer, self.http.redactor(), &Words::default());
             if error.class == ErrorClass::Auth {
                 error.message = format!("BizFly Cloud does not accept the credentials: {}", error.message);
             }

@@ -30,6 +30,7 @@ pub(super) async fn reconcile(shared: &Shared, configs: &Api<ProviderConfig>, co
     reachability(shared, &name, &mut config).await;
     judge(shared, &name, &mut config).await;
     tell(shared, &config).await;
+    renewal(shared, &name, &config).await;
     config.status.get_or_insert_default().observed_generation = config.metadata.generation;
     let verdict = if config.is_ready() {
         Verdict::InOrder
@@ -153,6 +154,17 @@ async fn reachability(shared: &Shared, name: &str, config: &mut ProviderConfig) 
     if let Some(problem) = account.billing_problem() {
         let message = format!("prices that were read before, or estimates, are in use: {problem}");
         shared.events.warn(config, "BillingAPIUnavailable", &message).await;
+    }
+}
+
+/// A token that can't be renewed is news before it ends.
+async fn renewal(shared: &Shared, name: &str, config: &ProviderConfig) {
+    let Ok(account) = shared.accounts.get(name).await else {
+        return;
+    };
+    if let Some(problem) = account.api.token_not_renewed() {
+        let message = format!("the token could not be renewed and serves until it ends: {problem}");
+        shared.events.warn(config, "TokenRefreshFailed", &message).await;
     }
 }
 

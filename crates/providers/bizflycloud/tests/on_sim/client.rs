@@ -175,11 +175,23 @@ async fn failures_of_reads_are_retried_with_patience_and_told_in_the_end() {
         .inject(fails(Operation::Read, 503, "<html>busy</html>"), Often::Times(4));
     let before = world.clock.now();
     client.servers().await.expect("the fifth try succeeds");
-    let took = world.clock.since(before).as_secs();
+    let took = world.clock.since(before).as_secs_f64();
     assert!(
-        (7..=16).contains(&took),
-        "1, 2, 4 and 8 seconds with some jitter: {took}"
+        (12.0..=18.0).contains(&took),
+        "1, 2, 4 and 8 seconds, each ± 20 %: {took}"
     );
+    let tries: Vec<_> = world
+        .cloud
+        .requests()
+        .into_iter()
+        .rev()
+        .take(5)
+        .map(|own| own.at)
+        .collect();
+    let waits = tries.windows(2).map(|own| own[0].duration_since(own[1]).as_secs_f64());
+    for (wait, asked) in waits.zip([8.0, 4.0, 2.0, 1.0]) {
+        assert!((wait / asked - 1.0).abs() <= 0.2 + 1e-6, "{wait} instead of {asked} s");
+    }
     world
         .cloud
         .inject(fails(Operation::Read, 502, "Bad gateway"), Often::Always);

@@ -1,9 +1,11 @@
 //! NodeClass and ProviderConfig: what the API server takes, and what their conditions say.
 
+use std::time::Duration;
+
 use karpenter_api::{conditions::StatusConditions, labels::ZONE};
 use karpenter_bizflycloud::{
     BizflyCloudNodeClass, ProviderConfig,
-    sim::{self, DEFAULT_VPC, HN1_VPC},
+    sim::{self, DEFAULT_VPC, Fault, HN1_VPC, Often, Operation, SimOptions},
 };
 use karpenter_cloud::CloudProvider;
 use serde_json::{Value, json};
@@ -192,7 +194,7 @@ async fn what_a_class_names_and_the_cloud_lacks_is_named_in_its_condition() {
         let gone = objects.delete::<BizflyCloudNodeClass>("", &name, &Default::default());
         gone.expect("deleted");
         // The same reason of the next case is another event.
-        world.clock.sleep(std::time::Duration::from_secs(1)).await;
+        world.clock.sleep(Duration::from_secs(1)).await;
     }
 }
 
@@ -232,12 +234,12 @@ async fn an_ubuntu_alias_on_bke_means_its_worker_image() {
 async fn a_zone_for_a_region_prefers_and_a_zone_for_a_zone_restricts() {
     let world = World::start().await;
     world.apply(&world.config(json!({"region": "HN2"})));
-    world.clock.sleep(std::time::Duration::from_secs(3)).await;
+    world.clock.sleep(Duration::from_secs(3)).await;
     world.provider.reconcile_classes().await;
     assert_eq!(world.class().status.expect("a status").zones, ["HN2", "HN1"]);
     assert_eq!(offered_zones(&world).await, ["HN1", "HN2"]);
     world.apply(&world.config(json!({"region": "HN1", "zone": "HN1"})));
-    world.clock.sleep(std::time::Duration::from_secs(3)).await;
+    world.clock.sleep(Duration::from_secs(3)).await;
     world.provider.reconcile_classes().await;
     assert_eq!(world.class().status.expect("a status").zones, ["HN1"]);
     assert_eq!(offered_zones(&world).await, ["HN1"]);
@@ -247,7 +249,7 @@ async fn a_zone_for_a_region_prefers_and_a_zone_for_a_zone_restricts() {
 async fn wrong_credentials_are_a_condition_and_recover_without_a_restart() {
     let world = World::start().await;
     world.apply(&secret("wrong-password"));
-    world.clock.sleep(std::time::Duration::from_secs(3)).await;
+    world.clock.sleep(Duration::from_secs(3)).await;
     world.provider.reconcile_classes().await;
     let broken = config(&world);
     let condition = broken.condition("CredentialsReady").expect("judged");
@@ -258,7 +260,7 @@ async fn wrong_credentials_are_a_condition_and_recover_without_a_restart() {
     assert!(!condition.message.contains("wrong-password"));
     assert_eq!(world.condition("CredentialsReady").0, "False");
     world.apply(&secret(&format!("{}\n", sim::PASSWORD)));
-    world.clock.sleep(std::time::Duration::from_secs(3)).await;
+    world.clock.sleep(Duration::from_secs(3)).await;
     world.provider.reconcile_classes().await;
     assert!(config(&world).is_ready(), "a trailing newline does not matter");
     assert_eq!(world.condition("Ready").0, "True");
@@ -390,4 +392,32 @@ async fn an_image_that_is_named_by_its_id_is_booted_on_bke_too() {
     let mut launched = claim(1, json!([]));
     made.apply_to(&mut launched);
     assert_eq!(world.provider.is_drifted(&launched).await.expect("readable"), None);
+}
+
+#[tokio::test]
+async fn a_token_that_cannot_be_renewed_is_told_while_it_still_serves() {
+    let world = World::with(Setting {
+        options: SimOptions {
+            token_lifetime: Duration::from_secs(3600),
+            ..SimOptions::default()
+        },
+        ..Setting::default()
+    })
+    .await;
+    world.clock.sleep(Duration::from_secs(50 * 60)).await;
+    let fault = Fault::Http {
+        operation: Operation::Token,
+        status: 503,
+        body: "busy".to_owned(),
+        retry_after: None,
+    };
+    world.cloud.inject(fault, Often::Always);
+    world.provider.reconcile_classes().await;
+    let told = world.events("TokenRefreshFailed");
+    assert!(told.len() == 1 && told[0].contains("busy"), "{told:?}");
+    assert_eq!(world.condition("CredentialsReady").0, "True", "the old one serves");
+    world.cloud.heal();
+    world.clock.sleep(Duration::from_secs(660)).await;
+    world.provider.reconcile_classes().await;
+    assert_eq!(world.events("TokenRefreshFailed").len(), 1, "renewed");
 }
