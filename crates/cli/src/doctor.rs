@@ -3,6 +3,7 @@
 mod cloud;
 mod cluster;
 mod installation;
+mod orphans;
 mod pools;
 mod report;
 mod rights;
@@ -15,6 +16,7 @@ use crate::error::CliError;
 use crate::providers::{Provider, ProviderFlags, Purpose};
 
 use installation::Installation;
+pub(crate) use orphans::{Orphans, look as look_for_orphans};
 pub(crate) use report::Report;
 
 /// What was asked for.

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::process::{Command, Output};
 
+use karpenter_bizflycloud::sim::{self, SimOptions, SimulatedBizfly};
 use karpenter_sandbox::tcp::TcpServer;
 use karpenter_sandbox::{Clock, Sandbox};
 use serde_json::Value;
@@ -67,6 +68,7 @@ impl World {
         command
             .arg("doctor")
             .args(arguments)
+            .env("CLUSTER_NAME", "prod")
             .env("KUBECONFIG", self.directory.path().join("kubeconfig"));
         tokio::task::spawn_blocking(move || command.output().unwrap())
             .await
@@ -233,4 +235,83 @@ async fn the_text_is_one_line_a_check_and_a_sum() {
     );
     let ok = checks.lines().filter(|line| line.starts_with("ok")).count();
     assert!(sum.starts_with(&format!("{ok} ok, ")), "{text}");
+}
+
+/// A cluster whose ProviderConfig leads to a simulated BizFly Cloud, with this password in its Secret.
+async fn on_bizfly(password: &str) -> (World, SimulatedBizfly) {
+    let cloud = SimulatedBizfly::start(karpenter_core::clock::Clock::system(), SimOptions::default())
+        .await
+        .unwrap();
+    let world = World::start().await;
+    for crd in karpenter_api::crd::all() {
+        world.apply(&crd.to_yaml());
+    }
+    for crd in karpenter_bizflycloud::node_class::crds() {
+        world.apply(&crd.to_yaml());
+    }
+    world.apply(&format!(
+        "apiVersion: v1\nkind: Secret\nmetadata: {{name: bizflycloud-credentials, namespace: default}}\n\
+         stringData: {{email: {}, password: {password}}}",
+        sim::EMAIL
+    ));
+    world.apply(&format!(
+        "apiVersion: bizflycloud.karpenter.sh/v1alpha1\nkind: ProviderConfig\nmetadata: {{name: default}}\nspec: {{region: HN, \
+         secretRef: {{name: bizflycloud-credentials, namespace: default}}, cloudConfig: {{apiEndpoint: '{}'}}}}",
+        cloud.url()
+    ));
+    (world, cloud)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn credentials_that_bizfly_refuses_are_exit_code_1_with_the_cause_and_without_the_password() {
+    let (world, _cloud) = on_bizfly("wrong-password").await;
+    let (code, checks) = world.report(&["--provider", "bizflycloud"]).await;
+    assert_eq!(code, 1, "{checks:?}");
+    let credentials = findings(&checks, "credentials");
+    assert!(
+        credentials.len() == 1
+            && credentials[0].starts_with("fail default: token: BizFly Cloud does not accept the credentials"),
+        "{credentials:?}"
+    );
+    let found = checks.iter().find(|finding| finding["check"] == "credentials").unwrap();
+    assert_eq!(found["remedy"], "correct the Secret that the ProviderConfig names");
+    let output = world.doctor(&["--provider", "bizflycloud"]).await;
+    assert_eq!(output.status.code(), Some(1));
+    let told = [output.stdout, output.stderr].concat();
+    let told = String::from_utf8_lossy(&told);
+    assert!(told.contains("fail  credentials"), "{told}");
+    assert!(!told.contains("wrong-password"), "{told}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_bizfly_says_of_an_account_in_order_is_told() {
+    let (world, _cloud) = on_bizfly(sim::PASSWORD).await;
+    let (_, checks) = world.report(&["--provider", "bizflycloud"]).await;
+    for check in ["credentials", "catalogue", "region", "balance", "cloud"] {
+        let told = findings(&checks, check);
+        assert!(
+            !told.is_empty() && told.iter().all(|own| own.starts_with("ok ")),
+            "{check}: {told:?}"
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn orphan_volumes_are_bizflys_alone_and_their_deletion_must_be_asked_for() {
+    let (world, _cloud) = on_bizfly(sim::PASSWORD).await;
+    let (code, checks) = world.report(&["--provider", "bizflycloud", "--orphan-volumes"]).await;
+    assert_eq!(code, 0);
+    assert_eq!(findings(&checks, "orphan-volumes"), ["ok every root disk has a server"]);
+    assert_eq!(checks.len(), 1, "nothing else is looked at");
+    for wrong in [
+        ["--orphan-volumes", "--provider", "kwok"],
+        ["--delete", "--provider", "bizflycloud"],
+    ] {
+        assert_eq!(world.doctor(&wrong).await.status.code(), Some(2), "{wrong:?}");
+    }
+    let (world, _cloud) = on_bizfly("wrong-password").await;
+    let (code, checks) = world.report(&["--provider", "bizflycloud", "--orphan-volumes"]).await;
+    assert_eq!(code, 1);
+    let told = findings(&checks, "orphan-volumes");
+    assert!(told[0].contains("does not accept the credentials"), "{told:?}");
 }

@@ -2,17 +2,20 @@
 
 use clap::{Args, ValueEnum};
 
-use crate::doctor;
+use crate::doctor::{self, Orphans};
 use crate::error::CliError;
 use crate::providers::{Provider, ProviderFlags};
 use crate::terminal::Terminal;
 
 /// Check an installation and its cloud from the outside: one line a check, with what to do.
 ///
-/// Nothing is changed. Uses the current kubeconfig, and for the cloud the environment variables that the controller uses. Exits with 1
+/// Nothing is changed but by --delete. Uses the current kubeconfig, and for the cloud the environment variables that the controller uses. Exits with 1
 /// if a check fails, with 3 if the cluster can't be reached.
 #[derive(Debug, Args)]
-#[command(after_help = "Example:\n  karpenter doctor\n  karpenter doctor --provider kwok -o json")]
+#[command(
+    after_help = "Example:\n  karpenter doctor\n  karpenter doctor --provider kwok -o json\n  karpenter doctor --provider bizflycloud \
+                        --orphan-volumes"
+)]
 pub(crate) struct Doctor {
     /// The cloud [default: that of the installed controller, else that of the NodePools].
     #[arg(long, value_name = "PROVIDER")]
@@ -25,6 +28,12 @@ pub(crate) struct Doctor {
     /// Whose rights to check, such as system:serviceaccount:karpenter:karpenter [default: the controller's ServiceAccount, else yours].
     #[arg(long = "as", value_name = "USER")]
     user: Option<String>,
+    /// BizFly Cloud: only list root disks that no server has, such as the earlier provider left behind.
+    #[arg(long)]
+    orphan_volumes: bool,
+    /// Delete the root disks that are listed. They may be somebody's: list them first.
+    #[arg(long, requires = "orphan_volumes")]
+    delete: bool,
     /// How the findings are written.
     #[arg(short, long, value_name = "FORMAT", default_value = "text")]
     output: Format,
@@ -40,16 +49,30 @@ pub(crate) enum Format {
 impl Doctor {
     pub(crate) fn run(self, terminal: &Terminal) -> Result<(), CliError> {
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-        let report = runtime.block_on(doctor::examine(&doctor::Request {
-            provider: self.provider,
-            provider_flags: self.provider_flags,
-            namespace: self.namespace,
-            user: self.user,
-        }));
+        let report = match self.orphans()? {
+            Some(orphans) => runtime.block_on(doctor::look_for_orphans(orphans, &self.provider_flags)),
+            None => runtime.block_on(doctor::examine(&doctor::Request {
+                provider: self.provider,
+                provider_flags: self.provider_flags,
+                namespace: self.namespace,
+                user: self.user,
+            })),
+        };
         match self.output {
             Format::Text => report.write_text(terminal.style())?,
             Format::Json => report.write_json()?,
         }
         report.outcome()
+    }
+
+    /// What is to be done about orphan volumes, if they are what is asked about.
+    fn orphans(&self) -> Result<Option<Orphans>, CliError> {
+        if !self.orphan_volumes {
+            return Ok(None);
+        }
+        if self.provider != Some(Provider::BizflyCloud) {
+            return Err(CliError::usage("--orphan-volumes needs --provider bizflycloud"));
+        }
+        Ok(Some(if self.delete { Orphans::Delete } else { Orphans::List }))
     }
 }

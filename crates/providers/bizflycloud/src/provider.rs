@@ -3,6 +3,7 @@
 mod diagnosis;
 mod drift;
 mod launch;
+pub mod orphans;
 mod termination;
 mod types;
 mod warm;
@@ -98,6 +99,8 @@ pub(crate) struct Shared {
 }
 
 pub const NAME: &str = "bizflycloud";
+/// As core's metrics have it: that of the earlier provider, whose dashboards are in use.
+const METRIC_NAME: &str = "karpenter.bizflycloud.com";
 /// A reboot with the same operation is not sent again within this time.
 const REBOOT_MEMORY: Duration = Duration::from_secs(10 * 60);
 /// How many claims are looked up before an empty list is believed.
@@ -393,7 +396,7 @@ impl Shared {
 #[async_trait]
 impl CloudProvider for BizflyCloudProvider {
     fn name(&self) -> &str {
-        NAME
+        METRIC_NAME
     }
 
     fn supported_node_classes(&self) -> Vec<NodeClassKind> {

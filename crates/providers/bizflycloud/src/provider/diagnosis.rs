@@ -179,19 +179,16 @@ impl Shared {
                 "nothing looks after them; delete them by hand",
             ));
         }
-        match account.api.volumes().await {
-            Ok(volumes) => {
-                let left: Vec<String> = volumes
+        match self.orphans(account).await {
+            Ok(orphans) => {
+                let left: Vec<String> = orphans
                     .iter()
-                    .filter(|volume| {
-                        volume.name.ends_with("_rootdisk") && !volume.is_attached() && !volume.is_building()
-                    })
                     .map(|volume| format!("{} ({})", volume.id, volume.name))
                     .collect();
                 if !left.is_empty() {
                     let message = format!("{name}: root disks without a server cost money: {}", named(&left));
-                    let remedy =
-                        "delete them at the cloud if they are nobody's; those of this controller go by themselves";
+                    let remedy = "those of this controller go by themselves; --orphan-volumes lists all, and with --delete \
+                                  deletes them";
                     found.push(Diagnosis::warn("leftovers", message, remedy));
                 }
             }

@@ -1,6 +1,6 @@
 //! What `karpenter doctor` is told of an account.
 
-use karpenter_bizflycloud::sim::PASSWORD;
+use karpenter_bizflycloud::{provider::orphans::OrphanEnd, sim::PASSWORD};
 use karpenter_cloud::{CloudProvider, Diagnosis, diagnosis::Verdict};
 
 use crate::environment::{World, secret};
@@ -69,4 +69,41 @@ async fn debts_hidden_services_and_leftover_disks_are_named() {
     assert!(fails("balance") && fails("catalogue"), "{found:#?}");
     let left = of(&found, "leftovers");
     assert!(left[0].message.contains("old-node_rootdisk"), "{left:?}");
+}
+
+#[tokio::test]
+async fn root_disks_that_somebody_left_are_listed_and_go_only_when_that_is_asked_for() {
+    let world = World::start().await;
+    let kept = world.cloud.add_foreign_server("kept");
+    let left = world.cloud.add_foreign_server("left");
+    let client = world.client(|_| {});
+    client.delete_server(&left, &[]).await.expect("deleted");
+    world.clock.sleep(std::time::Duration::from_secs(60)).await;
+    assert_eq!(
+        world.provider.orphan_volumes().await.expect("read"),
+        [],
+        "it may be a launch's"
+    );
+    world.clock.sleep(std::time::Duration::from_secs(600)).await;
+    let found = world.provider.orphan_volumes().await.expect("read");
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert_eq!(
+        (found[0].account.as_str(), found[0].name.as_str(), found[0].size_gb),
+        ("default", "left_rootdisk", 20)
+    );
+    assert_eq!(
+        world.count("DELETE", &format!("/volumes/{}", found[0].id)),
+        0,
+        "listing deletes nothing"
+    );
+    let mut in_use = found[0].clone();
+    let servers = world.cloud.servers();
+    let own = servers.iter().find(|server| server.id == kept).expect("there");
+    own.root_volume.clone_into(&mut in_use.id);
+    let end = world.provider.delete_orphan_volume(&in_use).await.expect("asked");
+    assert_eq!(end, OrphanEnd::InUse);
+    let end = world.provider.delete_orphan_volume(&found[0]).await.expect("deleted");
+    assert_eq!(end, OrphanEnd::Deleted);
+    assert_eq!(world.provider.orphan_volumes().await.expect("read"), []);
+    assert!(world.cloud.volume_exists(&in_use.id));
 }

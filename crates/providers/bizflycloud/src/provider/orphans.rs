@@ -1,0 +1,140 @@
+//! Root disks that no server has, whoever left them: the earlier provider left every one. Listed for an administrator, and deleted
+//! only if one says so (§5.10).
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use karpenter_cloud::{CloudError, clock::later};
+
+use super::{BizflyCloudProvider, Shared};
+use crate::{
+    account::Account,
+    client::{
+        ApiError,
+        wire::{self, Server, Volume},
+    },
+};
+
+/// A root disk that no server has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OrphanVolume {
+    /// The ProviderConfig whose account pays for it.
+    pub account: String,
+    pub id: String,
+    pub name: String,
+    pub size_gb: u64,
+    pub created_at: Option<Timestamp>,
+}
+
+/// What became of a disk that was to be deleted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OrphanEnd {
+    Deleted,
+    /// It has a server by now.
+    InUse,
+}
+
+/// A disk is there before its server is: a younger one may be that of a launch.
+const LEAST_AGE: Duration = Duration::from_secs(10 * 60);
+
+impl BizflyCloudProvider {
+    /// The root disks without a server, of all accounts.
+    ///
+    /// # Errors
+    /// When an account could not be read.
+    pub async fn orphan_volumes(&self) -> Result<Vec<OrphanVolume>, CloudError> {
+        let mut found = Vec::new();
+        for account in self.shared.accounts.all().await? {
+            let orphans = self.shared.orphans(&account).await.map_err(CloudError::from)?;
+            let told = orphans.into_iter().map(|volume| OrphanVolume {
+                account: account.name.clone(),
+                created_at: volume.created_at(),
+                id: volume.id,
+                name: volume.name,
+                size_gb: volume.size,
+            });
+            found.extend(told);
+        }
+        Ok(found)
+    }
+
+    /// Deletes such a disk, if it still is one.
+    ///
+    /// # Errors
+    /// When the account could not be read, or the disk not be deleted.
+    pub async fn delete_orphan_volume(&self, orphan: &OrphanVolume) -> Result<OrphanEnd, CloudError> {
+        let accounts = self.shared.accounts.all().await?;
+        let Some(account) = accounts.into_iter().find(|account| account.name == orphan.account) else {
+            return Err(CloudError::not_found(format!("ProviderConfig {}", orphan.account)));
+        };
+        let volume = match account.api.volume(&orphan.id).await {
+            Ok(volume) => volume,
+            Err(error) if error.is_not_found() => return Ok(OrphanEnd::Deleted),
+            Err(error) => return Err(error.into()),
+        };
+        let servers = account.api.servers().await.map_err(CloudError::from)?;
+        if !is_orphan(&volume, &servers, self.shared.clock.now()) {
+            return Ok(OrphanEnd::InUse);
+        }
+        self.shared.remove_volume(&account, &orphan.id).await?;
+        Ok(OrphanEnd::Deleted)
+    }
+}
+
+impl Shared {
+    pub(super) async fn orphans(&self, account: &Account) -> Result<Vec<Volume>, ApiError> {
+        // Volumes first: a server that shows in between has its disk in no older list.
+        let volumes = account.api.volumes().await?;
+        let servers = account.api.servers().await?;
+        let now = self.clock.now();
+        let orphans = volumes.into_iter().filter(|volume| is_orphan(volume, &servers, now));
+        Ok(orphans.collect())
+    }
+}
+
+fn is_orphan(volume: &Volume, servers: &[Server], now: Timestamp) -> bool {
+    let has_server = servers.iter().any(|server| {
+        [server.name.as_str(), server.ordered_name()]
+            .iter()
+            .any(|name| wire::root_disk_name(name).eq_ignore_ascii_case(&volume.name))
+    });
+    let is_young = volume.created_at().is_some_and(|at| now < later(at, LEAST_AGE));
+    volume.name.ends_with(&wire::root_disk_name(""))
+        && volume.status.eq_ignore_ascii_case("available")
+        && !volume.is_attached()
+        && !has_server
+        && !is_young
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn check(volume: serde_json::Value, orphan: bool) {
+        let mut all =
+            json!({"id": "v", "name": "old_rootdisk", "status": "available", "created_at": "2026-01-01T00:00:00"});
+        for (key, value) in volume.as_object().expect("fields") {
+            all[key] = value.clone();
+        }
+        let volume: Volume = serde_json::from_value(all).expect("a volume");
+        let server = json!({"id": "s", "name": "web", "status": "BUILD"});
+        let servers: Vec<Server> = vec![serde_json::from_value(server).expect("a server")];
+        let now = "2026-01-01T00:10:00Z".parse().expect("a time");
+        assert_eq!(is_orphan(&volume, &servers, now), orphan, "{volume:?}");
+    }
+
+    #[test]
+    fn only_root_disks_that_nobody_has_or_will_have_are_orphans() {
+        check(json!({}), true);
+        check(json!({"created_at": ""}), true);
+        check(json!({"created_at": "2026-01-01T00:00:01"}), false);
+        check(json!({"name": "pvc-1"}), false);
+        check(json!({"name": "old_datadisk"}), false);
+        check(json!({"name": "WEB_rootdisk"}), false);
+        check(json!({"status": "in-use"}), false);
+        check(json!({"status": "creating"}), false);
+        check(json!({"attachments": [{"server_id": "s"}]}), false);
+    }
+}
