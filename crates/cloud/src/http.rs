@@ -21,7 +21,7 @@ use serde::de::DeserializeOwned;
 use thiserror::Error;
 use uuid::Uuid;
 
-pub use in_flight::InFlight;
+pub use in_flight::{InFlight, OnTheWire};
 pub use rate::{Lane, RateLimit, RateLimiter};
 pub use redact::Redactor;
 pub use retry::{Ending, RetryPolicy, Safety};

@@ -19,7 +19,7 @@ struct Counter {
 
 /// A request on the wire, until this is dropped.
 #[derive(Debug)]
-pub(super) struct OnTheWire(InFlight);
+pub struct OnTheWire(InFlight);
 
 impl InFlight {
     pub fn count(&self) -> usize {
@@ -37,7 +37,8 @@ impl InFlight {
         }
     }
 
-    pub(super) fn enter(&self) -> OnTheWire {
+    /// Counts a request until what is returned is dropped.
+    pub fn enter(&self) -> OnTheWire {
         self.0.count.fetch_add(1, Ordering::SeqCst);
         OnTheWire(self.clone())
     }

@@ -66,6 +66,11 @@ pub fn findings(pool: &NodePool, catalogue: &CloudCatalogue, region: Region) -> 
                 _ => {}
             }
         }
+        if requirement.key == CAPACITY_TYPE
+            && let Some(message) = ambiguous_spellings(&requirement.values)
+        {
+            tell("AmbiguousCapacityType", message);
+        }
     }
     let grace = template
         .termination_grace_period
@@ -85,6 +90,22 @@ pub fn findings(pool: &NodePool, catalogue: &CloudCatalogue, region: Region) -> 
         }
     }
     findings
+}
+
+/// A node has one label, so of two spellings of one plan only one can be selected by.
+fn ambiguous_spellings(values: &[String]) -> Option<String> {
+    let saving: Vec<&str> = values
+        .iter()
+        .map(String::as_str)
+        .filter(|value| SAVING_PLAN_SPELLINGS.contains(value))
+        .collect();
+    let (first, others) = saving.split_first()?;
+    (!others.is_empty()).then(|| {
+        format!(
+            "capacity types {} mean one billing plan; nodes are labelled {first}, so pods that select another of them find none",
+            saving.join(" and ")
+        )
+    })
 }
 
 #[cfg(test)]
@@ -124,5 +145,15 @@ mod tests {
         ];
         assert_eq!(reasons, expected);
         assert!(findings[0].message.contains("nix.4c_8g"), "{}", findings[0].message);
+    }
+
+    #[test]
+    fn two_spellings_of_one_plan_are_told_with_the_one_that_counts() {
+        let told = |values: &[&str]| ambiguous_spellings(&values.iter().map(ToString::to_string).collect::<Vec<_>>());
+        let message = told(&["subscription", "on_demand", "saving_plan"]).expect("told");
+        assert!(message.contains("subscription and saving_plan"), "{message}");
+        assert!(message.contains("labelled subscription"), "{message}");
+        assert_eq!(told(&["subscription", "on_demand"]), None);
+        assert_eq!(told(&["on-demand"]), None);
     }
 }

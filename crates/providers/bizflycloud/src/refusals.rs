@@ -135,6 +135,16 @@ impl RefusalsOf {
         self.held.iter().map(count).collect()
     }
 
+    /// Whether a quota holds this flavor back.
+    pub(crate) fn is_over_quota(&self, flavor: &Flavor, plan: &str) -> bool {
+        self.held.iter().any(|refusal| match refusal {
+            Refusal::Quota {
+                plan: own, vcpus, ram, ..
+            } => own == plan && flavor.vcpus >= *vcpus && flavor.ram >= *ram,
+            Refusal::Stock { .. } | Refusal::Spot { .. } => false,
+        })
+    }
+
     /// The plans that a quota holds back.
     pub(crate) fn blocks(&self, plan: &str) -> bool {
         self.held
@@ -145,21 +155,17 @@ impl RefusalsOf {
 
 impl Availability for RefusalsOf {
     fn is_refused(&self, flavor: &Flavor, zone: &str, plan: &str) -> bool {
-        self.held.iter().any(|refusal| match refusal {
+        let of_offer = |refusal: &Refusal| match refusal {
             Refusal::Stock {
                 flavor: own,
                 zone: own_zone,
                 plan: own_plan,
                 ..
             } => *own == flavor.name && own_zone == zone && own_plan == plan,
-            Refusal::Quota {
-                plan: own_plan,
-                vcpus,
-                ram,
-                ..
-            } => own_plan == plan && flavor.vcpus >= *vcpus && flavor.ram >= *ram,
             Refusal::Spot { .. } => plan == PLAN_SPOT,
-        })
+            Refusal::Quota { .. } => false,
+        };
+        self.is_over_quota(flavor, plan) || self.held.iter().any(of_offer)
     }
 }
 

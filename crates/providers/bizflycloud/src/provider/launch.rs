@@ -256,7 +256,10 @@ impl Shared {
             };
             let (candidate, offer, catalogue) = match self.choose(launch, &servers, &name).await? {
                 Choice::Of(candidate, offer, catalogue) => (candidate, offer, catalogue),
-                Choice::Nothing => break,
+                Choice::Nothing => {
+                    self.deny_what_a_quota_holds_back(launch).await?;
+                    break;
+                }
                 Choice::OverQuota { flavor, plan, why } => {
                     let wanted = launch.wanted(&flavor);
                     self.reservations.deny(&account.name, claim, &wanted, self.clock.now());
@@ -340,6 +343,33 @@ impl Shared {
             return Err(CloudError::insufficient_capacity(self.why_nothing_fits(launch)));
         }
         Err(CloudError::insufficient_capacity(refused.join("; ")))
+    }
+
+    /// A claim that finds nothing because another was refused for the quota a moment ago wants as much as that one: other
+    /// clusters are told.
+    async fn deny_what_a_quota_holds_back(&self, launch: &Launch<'_>) -> Result<(), CloudError> {
+        let Launch {
+            account, claim, class, ..
+        } = launch;
+        if account.coordination.is_none() {
+            return Ok(());
+        }
+        let plans = self.plans_of_claim(claim).await?;
+        let types = self.types_regardless(class, account, plans).await?;
+        let catalogue = account.catalogue().await.map_err(launch_error)?;
+        let refusals = self.refusals.of(&account.name);
+        let mut offers = selection::candidates(claim, &types, &self.rules)
+            .into_iter()
+            .filter_map(|candidate| Offer::of(&candidate));
+        let wanted = offers.find_map(|offer| {
+            let flavor = catalogue.flavor(&offer.flavor)?;
+            refusals.is_over_quota(flavor, &offer.plan).then_some(flavor)
+        });
+        if let Some(flavor) = wanted {
+            let wanted = launch.wanted(flavor);
+            self.reservations.deny(&account.name, claim, &wanted, self.clock.now());
+        }
+        Ok(())
     }
 
     /// Why a claim finds no offer at all, as far as one cause can be named.

@@ -15,7 +15,7 @@ use k8s_openapi::{
 use karpenter_api::{NodeClaim, NodePool};
 use karpenter_bizflycloud::{
     BizflyCloudNodeClass, BizflyCloudProvider, Settings,
-    client::{AuthMethod, AuthMode, Bizfly, Connection, Identity},
+    client::{AuthMethod, AuthMode, Bizfly, Connection, Identity, words::Words},
     region::Region,
     settings::ProvisionerCompatibility,
     sim::{self, Fault as SimFault, Often, Operation, SimOptions, SimulatedBizfly},
@@ -52,6 +52,12 @@ pub(crate) struct World {
     pub(crate) provider: BizflyCloudProvider,
     pub(crate) in_flight: InFlight,
     time: JoinHandle<()>,
+}
+
+/// A second cluster.
+pub(crate) struct Neighbour {
+    pub(crate) sandbox: Sandbox,
+    pub(crate) provider: BizflyCloudProvider,
 }
 
 /// What a cluster begins with besides its CRDs.
@@ -133,6 +139,23 @@ impl World {
         })
     }
 
+    /// Another cluster of the same account, with an API server of its own.
+    pub(crate) async fn neighbour(&self, name: &str, config: &Value) -> Neighbour {
+        let clock = self.sandbox.clock().clone();
+        let sandbox = Sandbox::builder().clock(clock).api_server_only().start();
+        for crd in CRDS.iter() {
+            sandbox.objects().create(crd).expect("the CRD is accepted");
+        }
+        for object in [&secret(sim::PASSWORD), config, &class(json!({}))] {
+            sandbox.apply(&object.to_string()).expect("accepted");
+        }
+        let mut settings = settings(&self.in_flight);
+        name.clone_into(&mut settings.cluster_name);
+        let provider = BizflyCloudProvider::new(sandbox.client(), self.clock.clone(), settings);
+        provider.reconcile_classes().await;
+        Neighbour { sandbox, provider }
+    }
+
     /// A provider with nothing in memory.
     pub(crate) fn new_provider(&self) -> BizflyCloudProvider {
         BizflyCloudProvider::new(self.sandbox.client(), self.clock.clone(), settings(&self.in_flight))
@@ -175,6 +198,7 @@ impl World {
                 per_second: 1000.0,
                 burst: 1000,
             },
+            words: Words::default(),
         };
         change(&mut connection);
         Bizfly::new(

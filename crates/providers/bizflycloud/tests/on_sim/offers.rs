@@ -95,6 +95,57 @@ async fn a_pool_with_an_old_capacity_type_is_paid_by_subscription_and_does_not_d
 }
 
 #[tokio::test]
+async fn two_old_spellings_of_one_plan_are_that_plan_and_a_node_keeps_the_one_it_was_asked_for_by() {
+    let world = World::start().await;
+    let spelled = |values: &[&str]| json!([{"key": CAPACITY_TYPE, "operator": "In", "values": values}]);
+    let own = pool(spelled(&["saving_plan", "subscription"]));
+    world.apply(&serde_json::to_value(&own).expect("plain data"));
+    let types = world.provider.instance_types(&own).await.expect("types");
+    let rules = world.provider.extend_label_rules(Default::default());
+    let asked = Requirements::from_wire(&rules, &own.spec.template.spec.requirements);
+    let mut available = types
+        .iter()
+        .flat_map(|own| own.offerings.iter())
+        .filter(|own| own.available);
+    assert!(
+        available.all(|own| own
+            .requirements
+            .get("karpenter.bizflycloud.com/billing-plan")
+            .is_some_and(|own| own.has("saving_plan"))),
+        "both mean the one plan"
+    );
+    let either = claim(1, spelled(&["saving_plan", "subscription"]));
+    let both = world.provider.create(&either).await.expect("launched");
+    let newer = claim(2, spelled(&["subscription"]));
+    let one = world.provider.create(&newer).await.expect("launched");
+    assert_eq!(one.labels[CAPACITY_TYPE], "subscription");
+    for made in [&both, &one] {
+        assert_eq!(made.labels["karpenter.bizflycloud.com/billing-plan"], "saving_plan");
+        let labelled = Requirements::from_labels(&rules, &made.labels);
+        assert!(
+            labelled.is_compatible(&asked, Undefined::Denied),
+            "no requirement drift: {}",
+            made.labels[CAPACITY_TYPE]
+        );
+    }
+    assert_eq!(
+        last_order(&world)["billing_plan"],
+        "saving_plan",
+        "the cloud's own name of it"
+    );
+    let advice = world.provider.validate_node_pool(&own).await.expect("judged");
+    let told: Vec<&str> = advice.iter().map(|own| own.reason.as_str()).collect();
+    assert_eq!(
+        told,
+        [
+            "DeprecatedCapacityType",
+            "DeprecatedCapacityType",
+            "AmbiguousCapacityType"
+        ]
+    );
+}
+
+#[tokio::test]
 async fn a_launch_answers_every_label_that_its_type_defines() {
     let world = World::start().await;
     let made = world.provider.create(&claim(1, json!([]))).await.expect("launched");

@@ -1,14 +1,16 @@
 //! Two clusters in one project that divide its quota by weight.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
-use karpenter_api::labels::INSTANCE_TYPE;
+use futures::future::join_all;
+use karpenter_api::{NodeClaim, labels::INSTANCE_TYPE};
 use karpenter_bizflycloud::{
     BizflyCloudProvider,
     capacity_share::BizflyCapacityShare,
     sim::{self, Fault, Often, Operation},
 };
 use karpenter_cloud::{CloudProvider, LaunchEffect};
+use karpenter_sandbox::Sandbox;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
@@ -185,6 +187,99 @@ async fn a_hub_that_never_answers_is_told_and_keeps_nobody_from_another() {
     assert_eq!(told.len(), 1, "by the other account, in its hub");
     let idle = world.events("NoQuotaToShare");
     assert!(idle.len() == 1 && idle[0].contains("spec.quota"), "{idle:?}");
+}
+
+/// The servers that each of two clusters has by now.
+fn by_cluster(world: &World) -> (usize, usize) {
+    let of = |cluster: &str| {
+        let servers = world.cloud.servers().into_iter();
+        let own = servers.filter(|server| {
+            server
+                .metadata
+                .get("karpenter.bizflycloud.sh/cluster")
+                .is_some_and(|own| own == cluster)
+        });
+        own.count()
+    };
+    (of("prod"), of("staging"))
+}
+
+#[tokio::test]
+async fn two_clusters_share_a_quota_through_the_hub_of_a_third_and_never_exceed_it() {
+    let world = World::start().await;
+    // The hub is reached over its socket with a kubeconfig, as from another cluster.
+    let hub = Sandbox::builder().api_server_only().start();
+    for crd in karpenter_bizflycloud::node_class::crds() {
+        hub.apply(&crd.to_yaml()).expect("the CRD is accepted");
+    }
+    let served = hub.serve_tcp(([127, 0, 0, 1], 0).into()).await.expect("a free port");
+    let mut access = secret("x");
+    access["metadata"]["name"] = json!("hub");
+    access["stringData"] = json!({"kubeconfig": served.kubeconfig()});
+    let config = |weight: u32| {
+        world.config(json!({
+            "region": "HN", "quota": {"vCPU": 20}, "cloudConfig": {"qps": 1000, "burst": 1000},
+            "coordination": {
+                "mode": "Ledger", "weight": weight, "hubSecretRef": {"name": "hub", "namespace": "default"},
+            },
+        }))
+    };
+    world.apply(&access);
+    world.apply(&config(3));
+    let other = world.neighbour("staging", &config(1)).await;
+    other.sandbox.apply(&access.to_string()).expect("accepted");
+    world.clock.sleep(Duration::from_secs(3)).await;
+    let share = async || {
+        for provider in [&world.provider, &other.provider, &world.provider] {
+            // Time stands still while the hub is asked: its socket is none that the clock knows of.
+            let _asked = world.in_flight.enter();
+            provider.share().await.expect("the hub answers");
+        }
+    };
+    // Both want all of it while somebody else has it.
+    let others: Vec<String> = (0..10)
+        .map(|number| world.cloud.add_foreign_server(&format!("other-{number}")))
+        .collect();
+    let mut waiting: Vec<(&BizflyCloudProvider, u32)> = (1..=5).map(|number| (&world.provider, number)).collect();
+    waiting.extend((11..=15).map(|number| (&other.provider, number)));
+    share().await;
+    let mut seen = Vec::new();
+    for round in 0..4 {
+        let claims: Vec<NodeClaim> = waiting
+            .iter()
+            .map(|(_, number)| claim(*number, only("nix.4c_8g")))
+            .collect();
+        let orders = waiting
+            .iter()
+            .zip(&claims)
+            .map(|((provider, _), claim)| provider.create(claim));
+        let made = join_all(orders).await;
+        let mut results = made.iter();
+        waiting.retain(|_| results.next().is_some_and(Result::is_err));
+        let vcpus: u64 = world.cloud.servers().iter().map(|own| own.vcpus).sum();
+        assert!(vcpus <= 20, "{vcpus} vCPUs in round {round}");
+        seen.push(by_cluster(&world));
+        if round == 0 {
+            share().await;
+            others.iter().for_each(|id| world.cloud.vanish(id));
+        }
+        // What was refused is asked for again once that is forgotten.
+        world.clock.sleep(Duration::from_secs(185)).await;
+        share().await;
+    }
+    // 15 and 5 of 20 are three machines of four and one; what is left beside them is the heavier cluster's.
+    assert_eq!(seen, [(0, 0), (3, 1), (4, 1), (4, 1)]);
+    let told = hub.objects().list::<BizflyCapacityShare>("");
+    let used: BTreeMap<&str, u64> = told
+        .iter()
+        .map(|own| (own.spec.cluster.as_str(), own.spec.used.vcpu))
+        .collect();
+    assert_eq!(used, [("prod", 16), ("staging", 4)].into());
+    for own in [&world.sandbox, &other.sandbox] {
+        let told = own.objects().list::<BizflyCapacityShare>("");
+        assert!(told.is_empty(), "nothing is told but in the hub: {told:?}");
+    }
+    assert_eq!(world.events("HubUnreachable"), Vec::<String>::new());
 }
 
 #[tokio::test]
