@@ -243,7 +243,10 @@ impl Measured {
         ];
         match &load.upstream {
             Some(upstream) => {
-                println!("       {title:<22} {:>10} {:>12} {:>8} {:>6}", "ours", "upstream", "ratio", "aim");
+                println!(
+                    "       {title:<22} {:>10} {:>12} {:>8} {:>6}",
+                    "ours", "upstream", "ratio", "aim"
+                );
                 let theirs = [
                     (upstream.cpu_seconds, 0.2),
                     (upstream.peak_mib, 0.2),

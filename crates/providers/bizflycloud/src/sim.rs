@@ -157,6 +157,8 @@ pub struct SimServer {
     pub created_at: jiff::Timestamp,
     /// Since when it runs; `None` while it is being built or after it was stopped.
     pub active_since: Option<jiff::Timestamp>,
+    /// How often it was booted after the first time.
+    pub reboots: u32,
     pub terminating: bool,
 }
 

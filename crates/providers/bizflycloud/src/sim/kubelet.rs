@@ -1,13 +1,16 @@
 //! The nodes that simulated servers become: a kubelet that registers, and the part of the cloud controller manager that says
 //! which server a Node is.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use k8s_openapi::api::core::v1::Node;
 use karpenter_cloud::clock::{Clock, later};
 use kube::{
     Api, Client,
-    api::{DeleteParams, ListParams, PostParams},
+    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
 };
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
@@ -20,7 +23,8 @@ const LOOK: Duration = Duration::from_secs(2);
 /// Makes Nodes of running servers, and removes Nodes whose server is gone, until `stop`.
 pub async fn run_nodes(cloud: SimulatedBizfly, kube: Client, clock: Clock, stop: CancellationToken) {
     let nodes: Api<Node> = Api::all(kube);
-    let mut registered = BTreeSet::new();
+    // By server, with the number of the boot that its Node tells.
+    let mut registered: BTreeMap<String, u32> = BTreeMap::new();
     loop {
         let servers = cloud.servers();
         let nodes_register = cloud.nodes_register();
@@ -28,12 +32,23 @@ pub async fn run_nodes(cloud: SimulatedBizfly, kube: Client, clock: Clock, stop:
             let is_up = server
                 .active_since
                 .is_some_and(|since| clock.now() >= later(since, cloud.boot_delay()));
-            if !nodes_register || !is_up || server.terminating || registered.contains(&server.id) || !joins(server) {
+            if !nodes_register || !is_up || server.terminating || !joins(server) {
                 continue;
             }
-            match nodes.create(&PostParams::default(), &node(server)).await {
+            let told = match registered.get(&server.id) {
+                Some(told) if *told == server.reboots => continue,
+                Some(_) => {
+                    let boot = json!({"status": {"nodeInfo": {"bootID": boot_id(server)}}});
+                    let name = server.name.to_lowercase();
+                    nodes
+                        .patch_status(&name, &PatchParams::default(), &Patch::Merge(&boot))
+                        .await
+                }
+                None => nodes.create(&PostParams::default(), &node(server)).await,
+            };
+            match told {
                 Ok(_) => {
-                    registered.insert(server.id.clone());
+                    registered.insert(server.id.clone(), server.reboots);
                 }
                 Err(error) => tracing::debug!(%error, server = server.name, "a node could not register"),
             }
@@ -59,6 +74,11 @@ fn joins(server: &SimServer) -> bool {
         }
         None => server.user_data.contains("kubeadm join"),
     }
+}
+
+/// Another after each boot.
+fn boot_id(server: &SimServer) -> String {
+    format!("{}-{}", server.id, server.reboots)
 }
 
 fn node(server: &SimServer) -> Node {
@@ -93,7 +113,7 @@ fn node(server: &SimServer) -> Node {
                 "ephemeral-storage": format!("{}Gi", server.disk_gib * 9 / 10),
             },
             "nodeInfo": {
-                "architecture": "amd64", "operatingSystem": "linux", "kubeletVersion": "v1.36.3", "bootID": server.id,
+                "architecture": "amd64", "operatingSystem": "linux", "kubeletVersion": "v1.36.3", "bootID": boot_id(server),
                 "containerRuntimeVersion": "containerd://2.0.0", "kernelVersion": "6.8.0", "kubeProxyVersion": "",
                 "machineID": server.id, "osImage": "Ubuntu 24.04 LTS", "systemUUID": server.id,
             },

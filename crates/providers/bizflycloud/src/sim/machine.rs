@@ -22,6 +22,8 @@ pub(super) struct Machine {
     pub(super) fate: Fate,
     /// What somebody, or an action, made of it.
     pub(super) change: Option<Change>,
+    /// How often it was booted after the first time.
+    pub(super) reboots: u32,
     pub(super) billing_plan: String,
     pub(super) nics: Vec<NicState>,
     /// Disks that are no longer there.

@@ -235,6 +235,7 @@ impl World {
             deletion: None,
             fate,
             change: None,
+            reboots: 0,
             gone_disks: Vec::new(),
         };
         self.servers.insert(id, machine);
@@ -421,6 +422,7 @@ impl World {
             "hard_reboot" | "soft_reboot" => ("HARD_REBOOT", 20, "ACTIVE"),
             _ => return Err((400, format!("no such action: {action}"))),
         };
+        machine.reboots += u32::from(then == "ACTIVE");
         machine.change = Some(Change {
             during: during.to_owned(),
             until: later(now, Duration::from_secs(seconds)),
@@ -555,6 +557,7 @@ impl World {
                     root_volume: machine.root_disk(),
                     created_at: machine.visible_at,
                     active_since: machine.is_up(now).then_some(machine.active_at),
+                    reboots: machine.reboots,
                     terminating: machine.deletion.is_some(),
                 }
             })

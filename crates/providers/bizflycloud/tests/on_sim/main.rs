@@ -1,6 +1,7 @@
 //! The provider over the simulated BizFly Cloud.
 
 mod client;
+mod cluster;
 mod collection;
 mod conformance;
 mod crashes;
@@ -11,10 +12,12 @@ mod fleet;
 mod kinds;
 mod launching;
 mod offers;
+mod protection;
 mod provisioners;
 mod quotas;
 mod secrets;
 mod sharing;
 mod story;
+mod upkeep;
 mod volumes;
 mod warm;

@@ -1,6 +1,6 @@
 //! The whole of it: core's controllers, this provider and the simulated cloud, from old manifests and pods to the last disk.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Event, Node, Pod};
 use karpenter_api::{
@@ -11,109 +11,15 @@ use karpenter_bizflycloud::{
     ProviderConfig, Settings,
     provisioner::Provisioner,
     settings::VolumePlanRule,
-    sim::{EMAIL, Fault, Often, PASSWORD, SimOptions, run_nodes},
+    sim::{EMAIL, Fault, Often, PASSWORD},
 };
 use karpenter_cloud::CloudProvider;
-use karpenter_core::{context::Context, controllers, metrics::Metrics, options::Options};
-use karpenter_sandbox::{Sandbox, Timing};
 use serde_json::{Value, json};
-use tokio::task::JoinSet;
-use tokio_util::sync::CancellationToken;
 
-use crate::environment::{Setting, World, with_provisioners};
-
-/// A cluster in which everything is at work.
-struct Cluster {
-    world: World,
-    _tasks: JoinSet<()>,
-}
-
-async fn cluster(class: Option<Value>) -> Cluster {
-    cluster_with(class, with_provisioners).await
-}
-
-async fn cluster_with(class: Option<Value>, settings: fn(Settings) -> Settings) -> Cluster {
-    let world = World::with(Setting {
-        options: SimOptions {
-            volume_delay: Some(Duration::from_secs(3)),
-            build_delay: Some(Duration::from_secs(3)),
-            boot_delay: Duration::from_secs(5),
-            deletion_delay: Duration::from_secs(3),
-            ..SimOptions::default()
-        },
-        class,
-        settings,
-        sandbox: || Sandbox::builder().timing(Timing::instant()).start(),
-    })
-    .await;
-    for crd in karpenter_api::crd::all() {
-        // Those that are there already stay as they are.
-        let _ = world.sandbox.apply(&crd.to_yaml());
-    }
-    let (clock, client) = (world.clock.clone(), world.sandbox.client_as("karpenter"));
-    let ctx = Context::new(
-        client.clone(),
-        clock.clone(),
-        Arc::new(Options::default()),
-        Metrics::new(clock.clone()),
-        Arc::new(world.provider.clone()),
-    );
-    let mut tasks = ctx.watch();
-    ctx.synced().await;
-    let stop = CancellationToken::new();
-    for controller in controllers::all(&ctx) {
-        tasks.spawn(controller.run(stop.clone()));
-    }
-    let (events, deliverer, told) = (ctx.events.clone(), client.clone(), stop.clone());
-    tasks.spawn(async move { events.deliver(deliverer, told).await });
-    for task in world.provider.background_tasks() {
-        tasks.spawn(task.run(stop.clone()));
-    }
-    tasks.spawn(run_nodes(world.cloud.clone(), client, clock, stop));
-    Cluster { world, _tasks: tasks }
-}
-
-impl Cluster {
-    /// Lets time pass until something holds, for at most half an hour of the cluster's time.
-    async fn until(&self, what: &str, holds: impl Fn(&World) -> bool) {
-        for _ in 0..900 {
-            if holds(&self.world) {
-                return;
-            }
-            self.world.clock.sleep(Duration::from_secs(2)).await;
-        }
-        let pods = self.world.sandbox.objects().list::<Pod>("default");
-        let claims = self.world.sandbox.objects().list::<NodeClaim>("");
-        let events = self.world.sandbox.objects().list::<Event>("default").into_iter();
-        let told: Vec<_> = events
-            .map(|event| (event.involved_object.name, event.reason, event.message))
-            .collect();
-        panic!(
-            "never: {what}\n{pods:#?}\n{claims:#?}\n{told:#?}\n{:?}",
-            self.world.cloud.leaks()
-        );
-    }
-
-    fn pod(&self, name: &str, spec: Value) {
-        let mut spec = spec;
-        spec["containers"] =
-            json!([{"name": "c", "image": "i", "resources": {"requests": {"cpu": "1", "memory": "1Gi"}}}]);
-        let pod = json!({
-            "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": "default"}, "spec": spec,
-        });
-        self.world.apply(&pod);
-    }
-}
-
-fn running(world: &World) -> usize {
-    let pods = world.sandbox.objects().list::<Pod>("default").into_iter();
-    let runs = |pod: &Pod| pod.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Running");
-    pods.filter(runs).count()
-}
-
-fn nodes(world: &World) -> Vec<Node> {
-    world.sandbox.objects().list("")
-}
+use crate::{
+    cluster::{cluster, cluster_with, nodes, running},
+    environment::{World, with_provisioners},
+};
 
 #[tokio::test]
 async fn old_manifests_and_pods_that_select_by_them_become_nodes_that_go_with_their_provisioner() {
