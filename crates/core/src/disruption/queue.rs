@@ -205,7 +205,15 @@ impl Queue {
                     marked.push(candidate);
                 }
                 Err(error) => {
-                    tracing::error!(Node = candidate.name(), %error, "could not mark a node for disruption");
+                    match error.is_conflict() {
+                        // Somebody wrote on it meanwhile, its kubelet for one: the next pass sees that and tries again.
+                        true => {
+                            tracing::debug!(Node = candidate.name(), %error, "a node changed while it was marked for disruption");
+                        }
+                        false => {
+                            tracing::error!(Node = candidate.name(), %error, "could not mark a node for disruption");
+                        }
+                    }
                     failure = Some(error);
                 }
             }
