@@ -9,7 +9,7 @@ use std::{
 };
 
 use karpenter_api::NodeClaim;
-use karpenter_cloud::{ClaimMark, CloudError};
+use karpenter_cloud::{ClaimMark, CloudError, error::CloudContext};
 use uuid::Uuid;
 
 use crate::{
@@ -18,7 +18,7 @@ use crate::{
         jobs::JobEnd,
         model::{VirtualMachine, Volume},
     },
-    drift,
+    drift::MadeWith,
     machine::{self, CLAIM_UID_TAG, Marks},
     node_class::{CloudStackNodeClass, DataDisk},
     provider::Shared,
@@ -73,6 +73,22 @@ impl Fate {
 }
 
 impl<'a> Origin<'a> {
+    /// What a launch for this claim left that never finished.
+    pub(crate) fn unfinished(mark: &'a ClaimMark, class: Option<&'a CloudStackNodeClass>) -> Self {
+        match class {
+            Some(class) => Self::Unfinished { mark, class },
+            None => Self::Unknown,
+        }
+    }
+
+    /// Whether there can be disks besides the root disk.
+    pub(crate) fn may_have_disks(self) -> bool {
+        match self {
+            Self::Unfinished { class, .. } => class.has_data_disks(),
+            Self::Claim { .. } | Self::Unknown => true,
+        }
+    }
+
     pub(crate) fn class(self) -> Option<&'a CloudStackNodeClass> {
         match self {
             Self::Unfinished { class, .. } => Some(class),
@@ -276,8 +292,8 @@ impl Shared {
         }
     }
 
-    /// Marks the data disks that came with a machine, so that they go with it. The class must be the one that it was made
-    /// with.
+    /// Marks the data disks that came with a machine, so that they go with it, and answers how many had no mark. The class must
+    /// be the one that it was made with.
     ///
     /// # Errors
     /// When CloudStack refused or could not be asked.
@@ -287,7 +303,7 @@ impl Shared {
         class: &CloudStackNodeClass,
         tags: &BTreeMap<String, String>,
         priority: Priority,
-    ) -> Result<(), ApiError> {
+    ) -> Result<usize, ApiError> {
         let disks = self.fleet.data_disks(machine, priority).await?;
         let uid = tags.get(CLAIM_UID_TAG).map(String::as_str);
         let is_named = |disk: &&Volume| {
@@ -295,18 +311,52 @@ impl Shared {
             let is_tagged = disk.tags.iter().any(|tag| tag.key == CLAIM_UID_TAG);
             own_name.is_some_and(|(own, fate)| Some(own) == uid && fate == Fate::Goes) && !is_tagged
         };
+        let mut unmarked = 0;
         for disk in disks.iter().filter(is_named).chain(deployed_and_going(&disks, class)) {
             self.create_tags("Volume", &disk.id, tags).await?;
+            unmarked += 1;
         }
-        Ok(())
+        Ok(unmarked)
     }
 
-    /// Whether a class still is what the claim's machine was made with; what cannot be read is taken for changed.
-    pub(crate) async fn is_unchanged(&self, claim: &NodeClaim, class: &CloudStackNodeClass) -> bool {
-        match self.secrets(class).await {
-            Ok(secrets) => drift::has_hash(claim, &class.static_hash(secrets.user_data.as_deref())),
-            Err(_) => false,
+    /// Whether a machine has disks of which only the class that it was made with tells whether they go.
+    ///
+    /// # Errors
+    /// When CloudStack could not be asked.
+    pub(crate) async fn has_undecided_disks(&self, machine: &str, priority: Priority) -> Result<bool, ApiError> {
+        match self.fleet.data_disks(machine, priority).await {
+            Ok(disks) => Ok(disks.iter().any(is_undecided)),
+            Err(error) if matches!(error.class(), Some(Class::NotFound | Class::Forbidden)) => Ok(false),
+            Err(error) => Err(error),
         }
+    }
+
+    /// Whether a class still is what the claim's machine was made with. One whose Secret of user data is gone is not.
+    ///
+    /// # Errors
+    /// When the Secret could not be read: neither is known then.
+    pub(crate) async fn is_unchanged(
+        &self,
+        claim: &NodeClaim,
+        class: &CloudStackNodeClass,
+    ) -> Result<bool, CloudError> {
+        let reference = class
+            .spec
+            .user_data_ref
+            .as_ref()
+            .and_then(|own| own.secret_ref.as_ref());
+        let secret = match reference {
+            None => None,
+            Some(reference) => match self.secret_data(reference).await {
+                Ok(data) => match data.and_then(|mut data| data.remove(&reference.key)) {
+                    Some(text) => Some(text),
+                    None => return Ok(false),
+                },
+                Err(kube::Error::Api(status)) if status.code == 403 => return Ok(false),
+                Err(error) => return Err(error).cloud_context("reading the Secret of user data"),
+            },
+        };
+        Ok(MadeWith::of(claim, &class.static_hash(secret.as_deref())) == MadeWith::This)
     }
 
     /// The ids of the data disks that go with a machine: those that we made for its claim. Every other one belongs to a
@@ -314,7 +364,7 @@ impl Shared {
     /// is not certain that a disk was to go, it stays.
     ///
     /// # Errors
-    /// When CloudStack could not be asked.
+    /// When CloudStack could not be asked, or Kubernetes what decides.
     pub(crate) async fn disks_that_go(
         &self,
         vm: &VirtualMachine,
@@ -345,7 +395,7 @@ impl Shared {
             Origin::Claim {
                 claim,
                 class: Some(class),
-            } if self.is_unchanged(claim, class).await => Some(class),
+            } if self.is_unchanged(claim, class).await? => Some(class),
             Origin::Claim { .. } | Origin::Unknown => None,
         };
         let Some(class) = class else {

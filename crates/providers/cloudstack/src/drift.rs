@@ -59,11 +59,28 @@ fn has_other_hash(claim: &NodeClaim, hash: &str) -> bool {
     get(HASH_VERSION_ANNOTATION) == Some(HASH_VERSION) && get(HASH_ANNOTATION).is_some_and(|own| own != hash)
 }
 
-/// Whether the claim's machine was made with this hash; one that another version of Karpenter wrote tells nothing.
-pub(crate) fn has_hash(claim: &NodeClaim, hash: &str) -> bool {
-    let annotations = claim.metadata.annotations.as_ref();
-    let get = |key: &str| annotations.and_then(|own| own.get(key)).map(String::as_str);
-    get(HASH_VERSION_ANNOTATION) == Some(HASH_VERSION) && get(HASH_ANNOTATION) == Some(hash)
+/// What a claim says of the class that its machine was made with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum MadeWith {
+    /// What the class is today.
+    This,
+    /// The class was changed since, or another version of Karpenter wrote the hash, which tells nothing.
+    Another,
+    /// No hash was written.
+    Unsaid,
+}
+
+impl MadeWith {
+    /// `hash` is the one of the class today.
+    pub(crate) fn of(claim: &NodeClaim, hash: &str) -> Self {
+        let annotations = claim.metadata.annotations.as_ref();
+        let get = |key: &str| annotations.and_then(|own| own.get(key)).map(String::as_str);
+        match get(HASH_ANNOTATION) {
+            None => Self::Unsaid,
+            Some(own) if own == hash && get(HASH_VERSION_ANNOTATION) == Some(HASH_VERSION) => Self::This,
+            Some(_) => Self::Another,
+        }
+    }
 }
 
 /// Another template would be chosen today, unless this one is pinned.

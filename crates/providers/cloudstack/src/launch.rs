@@ -25,6 +25,7 @@ use crate::{
         model::{Network, VirtualMachine},
     },
     disks::{Furnished, Origin},
+    drift::MadeWith,
     labels,
     machine::{self, Known, Marks, View},
     node_class::{CloudStackNodeClass, HASH_ANNOTATION, HASH_VERSION_ANNOTATION, hash::HASH_VERSION},
@@ -129,7 +130,9 @@ impl Shared {
             resolution: &resolution,
             entries: &entries,
         };
+        let hash = class.static_hash(secrets.user_data.as_deref());
         let mut names = Names::default();
+        let mut last = String::new();
         let unmarked = self
             .unmarked_machine(claim, mark, Priority::Launch)
             .await
@@ -139,11 +142,13 @@ impl Shared {
             .await
             .map_err(|error| unavailable(&error))?
         {
+            let stored = self.as_stored(claim).await?;
+            let made_with = MadeWith::of(&stored, &hash);
             if !Marks::of(&vm, &self.settings).is_ours() {
-                match self.is_unchanged(claim, &class).await {
-                    true => self.tag_new(claim, mark, &class, &vm.id).await,
+                match made_with {
+                    MadeWith::This | MadeWith::Unsaid => self.tag_new(claim, mark, &class, &vm.id).await,
                     // Which of its disks go is not known any more.
-                    false => self.tag_machine(claim, mark, &class, &vm.id).await,
+                    MadeWith::Another => self.tag_machine(claim, mark, &class, &vm.id).await,
                 }
             }
             let origin = Origin::Unfinished { mark, class: &class };
@@ -156,17 +161,25 @@ impl Shared {
                         resolution: &resolution,
                         place: known.entry(&vm).zip(resolution.zone(&vm.zoneid)),
                     };
-                    match self.furnished(&to_furnish, Box::new(vm), &mut names).await {
+                    let furnished = match made_with {
+                        MadeWith::This | MadeWith::Unsaid => {
+                            self.furnished(&to_furnish, Box::new(vm), &mut names).await
+                        }
+                        // What the class asks for today is for the machine that replaces this one.
+                        MadeWith::Another => Attempt::Launched(Box::new(vm)),
+                    };
+                    match furnished {
                         Attempt::Launched(vm) => {
                             let mut instance = self.launched(&vm, &class, &secrets, known);
                             // The class may have been changed since its machine was asked for.
-                            instance.annotations.extend(recorded_hash(claim));
+                            instance.annotations.extend(recorded_hash(&stored));
                             return Ok(instance);
                         }
                         Attempt::Exhausted(why) => return Err(self.exhausted(claim, why).await),
                         Attempt::Fail(error) => return Err(error),
                         // It was given up: another one comes in its place.
-                        Attempt::Next(_) | Attempt::Again => {}
+                        Attempt::Next(why) => last = why,
+                        Attempt::Again => {}
                     }
                 }
                 None => names.taken(&self.fleet.name(mark, names.attempt)),
@@ -174,12 +187,14 @@ impl Shared {
         }
         let mut candidates = self.candidates(claim, &entries);
         if candidates.is_empty() {
-            return Err(CloudError::insufficient_capacity(
-                "all requested instance types were unavailable during launch",
-            ));
+            return Err(CloudError::insufficient_capacity(if last.is_empty() {
+                "all requested instance types were unavailable during launch".to_owned()
+            } else {
+                last
+            }));
         }
         candidates.truncate(self.settings.launch_attempts.max(1));
-        let mut last = String::new();
+        self.record_hash(claim, &hash).await?;
         for candidate in &candidates {
             if self.clock.now() >= deadline {
                 break;
@@ -354,8 +369,7 @@ impl Shared {
             },
             Err(error) => return self.refused(plan, error, names, deadline).await,
         };
-        let hash = plan.class.static_hash(plan.secrets.user_data.as_deref());
-        self.record_job(plan.claim, &job, &hash).await;
+        self.record_job(plan.claim, &job).await;
         let (finished, ()) = futures::future::join(
             self.finish(&id, &job, deadline),
             self.tag_new(plan.claim, plan.mark, plan.class, &id),

@@ -346,20 +346,32 @@ impl Shared {
 
     async fn secret(&self, reference: &SecretKeyRef) -> Result<BTreeMap<String, String>, Problem> {
         let SecretKeyRef { name, namespace, .. } = reference;
-        let api: Api<Secret> = Api::namespaced(self.kube.clone(), namespace);
         let not_found = |message: String| Problem {
             reason: "SecretNotFound",
             message,
         };
-        let found = api
-            .get_opt(name)
+        let found = self
+            .secret_data(reference)
             .await
             .map_err(|error| not_found(format!("Secret {namespace}/{name} cannot be read: {error}")))?;
-        let found = found.ok_or_else(|| not_found(format!("Secret {namespace}/{name} does not exist")))?;
+        found.ok_or_else(|| not_found(format!("Secret {namespace}/{name} does not exist")))
+    }
+
+    /// All that is text in a Secret; `None` if there is no such Secret.
+    ///
+    /// # Errors
+    /// When it could not be read.
+    pub(crate) async fn secret_data(
+        &self,
+        reference: &SecretKeyRef,
+    ) -> Result<Option<BTreeMap<String, String>>, kube::Error> {
+        let api: Api<Secret> = Api::namespaced(self.kube.clone(), &reference.namespace);
+        let Some(found) = api.get_opt(&reference.name).await? else {
+            return Ok(None);
+        };
         let data = found.data.unwrap_or_default().into_iter();
-        Ok(data
-            .filter_map(|(key, value)| Some((key, String::from_utf8(value.0).ok()?)))
-            .collect())
+        let texts = data.filter_map(|(key, value)| Some((key, String::from_utf8(value.0).ok()?)));
+        Ok(Some(texts.collect()))
     }
 
     /// Every instance type of a class.

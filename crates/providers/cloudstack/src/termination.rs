@@ -48,7 +48,7 @@ impl Shared {
         if let Some(vm) = self.unmarked_machine(claim, &mark, Priority::Termination).await?
             && View::of(&vm, self.clock.now()) != View::Gone
         {
-            self.discard(&vm.id, unfinished(&mark, class.as_ref())).await;
+            self.discard(&vm.id, Origin::unfinished(&mark, class.as_ref())).await;
             all = Deletion::InProgress;
         }
         for vm in found {
@@ -122,7 +122,7 @@ impl Shared {
         }
         let origin = match (claim, mark) {
             (Some(claim), _) => Origin::Claim { claim, class },
-            (None, Some(mark)) => unfinished(mark, class),
+            (None, Some(mark)) => Origin::unfinished(mark, class),
             (None, None) => Origin::Unknown,
         };
         let job = self.submit_destroy(&vm, origin).await?;
@@ -217,7 +217,7 @@ impl Shared {
     /// Destroys a leftover of a launch; what fails is repeated by garbage collection.
     pub(crate) async fn discard(&self, id: &str, origin: Origin<'_>) {
         let mut request = Request::new("destroyVirtualMachine").with("id", id);
-        if origin.class().is_some_and(CloudStackNodeClass::has_data_disks) {
+        if origin.may_have_disks() {
             match self.leftover_disks(id, origin).await {
                 Ok(disks) => request = request.with_list("volumeids", &disks),
                 Err(error) => {
@@ -261,13 +261,6 @@ impl Shared {
         ];
         let values: Vec<&str> = values.iter().map(String::as_str).collect();
         self.client.metrics().deleted.with_label_values(&values).inc();
-    }
-}
-
-fn unfinished<'a>(mark: &'a ClaimMark, class: Option<&'a CloudStackNodeClass>) -> Origin<'a> {
-    match class {
-        Some(class) => Origin::Unfinished { mark, class },
-        None => Origin::Unknown,
     }
 }
 

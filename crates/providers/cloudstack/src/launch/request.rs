@@ -178,7 +178,7 @@ impl Shared {
         let tags = machine::tags(&self.settings, mark, pool, class.name(), class.spec.tags.as_ref());
         let mut tagged = self.create_tags("UserVm", id, &tags).await.map(drop);
         if tagged.is_ok() && class.has_data_disks() {
-            tagged = self.tag_disks(id, class, &tags, Priority::Launch).await;
+            tagged = self.tag_disks(id, class, &tags, Priority::Launch).await.map(drop);
         }
         if let Err(error) = tagged {
             tracing::warn!(vm = id, %error, "a new machine could not be tagged yet");

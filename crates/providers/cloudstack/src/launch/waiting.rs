@@ -1,13 +1,14 @@
-//! From an accepted deploy to its end: the job that is waited for, and written on the claim for whoever comes after a crash.
+//! From an accepted deploy to its end: the job that is waited for, and what is written on the claim for whoever comes after a
+//! crash.
 
 use jiff::Timestamp;
 use karpenter_api::NodeClaim;
-use karpenter_cloud::{ClaimMark, CloudError};
+use karpenter_cloud::{ClaimMark, CloudError, error::CloudContext};
 use kube::{
     Api,
     api::{Patch, PatchParams},
 };
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{MOST_NAMES, unavailable};
 use crate::{
@@ -108,17 +109,46 @@ impl Shared {
         }
     }
 
-    /// Writes on the claim which job makes its machine, and with which hash of the class, so that whoever starts after a crash
-    /// finds both. The marks on the machine say the same: a claim that cannot be written is launched all the same.
-    pub(super) async fn record_job(&self, claim: &NodeClaim, job: &str, hash: &str) {
+    /// Writes on the claim with which class its machine is made, before it is asked for: nothing else tells later which of its
+    /// disks were to stay.
+    ///
+    /// # Errors
+    /// When it could not be written; a claim that is gone is no error, its machine is nobody's.
+    pub(super) async fn record_hash(&self, claim: &NodeClaim, hash: &str) -> Result<(), CloudError> {
+        let annotations = json!({HASH_ANNOTATION: hash, HASH_VERSION_ANNOTATION: HASH_VERSION});
+        match self.annotate(claim, &annotations).await {
+            Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
+            written => written.cloud_context("writing the hash of the NodeClass on the claim"),
+        }
+    }
+
+    /// Writes on the claim which job makes its machine, so that whoever starts after a crash finds it. The marks on the machine
+    /// say the same: a claim that cannot be written is launched all the same.
+    pub(super) async fn record_job(&self, claim: &NodeClaim, job: &str) {
+        if let Err(error) = self.annotate(claim, &json!({JOB_ANNOTATION: job})).await {
+            let claim = claim.metadata.name.as_deref();
+            tracing::debug!(claim, job, %error, "the job of a launch could not be written on its claim");
+        }
+    }
+
+    async fn annotate(&self, claim: &NodeClaim, annotations: &Value) -> Result<(), kube::Error> {
         let claims: Api<NodeClaim> = Api::all(self.kube.clone());
         let name = claim.metadata.name.as_deref().unwrap_or_default();
-        let annotations = json!({JOB_ANNOTATION: job, HASH_ANNOTATION: hash, HASH_VERSION_ANNOTATION: HASH_VERSION});
         let patch = json!({"metadata": {"uid": claim.metadata.uid, "annotations": annotations}});
         let written = claims.patch(name, &PatchParams::default(), &Patch::Merge(&patch)).await;
-        if let Err(error) = written {
-            tracing::debug!(claim = name, job, %error, "the job of a launch could not be written on its claim");
-        }
+        written.map(drop)
+    }
+
+    /// The claim as it is stored: an earlier try may have written on it what core has not seen yet.
+    ///
+    /// # Errors
+    /// When it could not be read.
+    pub(super) async fn as_stored(&self, claim: &NodeClaim) -> Result<NodeClaim, CloudError> {
+        let claims: Api<NodeClaim> = Api::all(self.kube.clone());
+        let name = claim.metadata.name.as_deref().unwrap_or_default();
+        let stored = claims.get_opt(name).await.cloud_context("reading the claim")?;
+        let stored = stored.filter(|own| own.metadata.uid == claim.metadata.uid);
+        Ok(stored.unwrap_or_else(|| claim.clone()))
     }
 
     /// The machine that the job on the claim made, if the server still knows it.

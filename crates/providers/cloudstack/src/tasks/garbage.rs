@@ -178,7 +178,7 @@ async fn failed_and_twins(
             View::Failed => {
                 // A launch that is under way cleans up after itself.
                 if !shared.creating.lock().contains_key(&mark.uid) {
-                    shared.discard(&vm.id, Origin::Unknown).await;
+                    discard_failed(shared, vm, &mark, claims).await?;
                     gone += 1;
                 }
             }
@@ -209,6 +209,28 @@ async fn failed_and_twins(
         }
     }
     Ok(gone)
+}
+
+/// The record of a machine that never started goes with its disks, as far as is known what they were made for.
+async fn discard_failed(
+    shared: &Shared,
+    vm: &VirtualMachine,
+    mark: &ClaimMark,
+    claims: &[karpenter_api::NodeClaim],
+) -> Result<(), CloudError> {
+    let mut claims = claims.iter();
+    let Some(claim) = claims.find(|claim| claim.metadata.uid.as_ref() == Some(&mark.uid)) else {
+        shared.discard(&vm.id, Origin::Unknown).await;
+        return Ok(());
+    };
+    let class = shared.class_by_name(&claim.spec.node_class_ref.name).await?;
+    let class = class.as_ref();
+    let origin = match claim.provider_id() {
+        Some(own) if own == vm.id.to_lowercase() => Origin::Claim { claim, class },
+        Some(_) | None => Origin::unfinished(mark, class),
+    };
+    shared.discard(&vm.id, origin).await;
+    Ok(())
 }
 
 /// Data disks of ours whose machine is gone.

@@ -95,30 +95,23 @@ pub(super) async fn repair(
         .unwrap_or_default();
     let needed = change(&vm.tags, &wanted, &applied);
     let is_tagged = is_done(claim);
-    let mut result = write(shared, "UserVm", &vm.id, &needed).await;
-    let mut is_furnished = true;
-    if let Some(class) = class.filter(|class| class.has_data_disks() && !is_tagged) {
-        match furnish(shared, claim, class, vm).await {
-            Ok(furnished) => is_furnished = furnished == Furnished::Fully,
-            Err(error) => {
-                let message = format!("machine {} lacks data disks: {error}", vm.name);
-                shared.tell_claim(claim, "LaunchFailed", &message).await;
-                return;
-            }
-        }
-        if result.is_ok() && shared.is_unchanged(claim, class).await {
-            result = shared.tag_disks(&vm.id, class, &wanted, Priority::Discovery).await;
-        }
-    }
-    if let Err(error) = result {
+    let written = write(shared, "UserVm", &vm.id, &needed).await;
+    let disks = match is_tagged {
+        true => Ok(Disks::Settled),
+        false => look_after_disks(shared, claim, vm, class, &wanted).await,
+    };
+    let untagged = |error| {
         let message = format!("the tags of machine {} could not be written: {error}", vm.name);
-        shared.tell_claim(claim, "TaggingFailed", &message).await;
-        return;
-    }
+        ("TaggingFailed", message)
+    };
+    let disks = match written.map_err(untagged).and(disks) {
+        Ok(disks) => disks,
+        Err((reason, message)) => return shared.tell_claim(claim, reason, &message).await,
+    };
     let keys: BTreeSet<&String> = own.into_iter().flat_map(BTreeMap::keys).collect();
     let keys = json!(keys).to_string();
     // Only what the server shows is believed; the next look confirms what was just written.
-    let is_settled = needed.create.is_empty() && needed.delete.is_empty() && is_furnished;
+    let is_settled = needed.create.is_empty() && needed.delete.is_empty() && disks == Disks::Settled;
     if is_settled && (!is_tagged || annotations.get(APPLIED) != Some(&keys)) {
         let claims: Api<NodeClaim> = Api::all(shared.kube.clone());
         let patch = json!({"metadata": {"annotations": {APPLIED: keys, TAGGED: "true"}}});
@@ -128,6 +121,61 @@ pub(super) async fn repair(
         {
             tracing::debug!(claim = mark.name, %error, "the tags that were written could not be noted");
         }
+    }
+}
+
+/// Whether it is certain of every disk of a machine that it goes, or that it stays.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Disks {
+    Settled,
+    /// The next look may tell.
+    Open,
+}
+
+/// Brings a machine the disks that its launch could not, and marks those that go. Only the class that it was made with knows
+/// them: if that was changed, drift replaces the machine.
+///
+/// # Errors
+/// With the reason and the sentence that users are told.
+async fn look_after_disks(
+    shared: &Shared,
+    claim: &NodeClaim,
+    vm: &VirtualMachine,
+    class: Option<&CloudStackNodeClass>,
+    tags: &BTreeMap<String, String>,
+) -> Result<Disks, (&'static str, String)> {
+    let untagged = |error: ApiError| {
+        let message = format!("the data disks of machine {} could not be tagged: {error}", vm.name);
+        ("TaggingFailed", message)
+    };
+    let unchanged = match class {
+        Some(class) => match shared.is_unchanged(claim, class).await {
+            Ok(is_unchanged) => Some(class).filter(|_| is_unchanged),
+            Err(error) => {
+                tracing::debug!(vm = vm.id, %error, "whether the class of a machine was changed is not known yet");
+                return Ok(Disks::Open);
+            }
+        },
+        None => None,
+    };
+    let Some(class) = unchanged else {
+        let undecided = shared.has_undecided_disks(&vm.id, Priority::Discovery).await;
+        return match undecided.map_err(untagged)? {
+            true => Ok(Disks::Open),
+            false => Ok(Disks::Settled),
+        };
+    };
+    if !class.has_data_disks() {
+        return Ok(Disks::Settled);
+    }
+    let furnished = furnish(shared, claim, class, vm).await.map_err(|error| {
+        let message = format!("machine {} lacks data disks: {error}", vm.name);
+        ("LaunchFailed", message)
+    })?;
+    let unmarked = shared.tag_disks(&vm.id, class, tags, Priority::Discovery).await;
+    match (furnished, unmarked.map_err(untagged)?) {
+        (Furnished::Fully, 0) => Ok(Disks::Settled),
+        (Furnished::Fully | Furnished::NotYet, _) => Ok(Disks::Open),
     }
 }
 

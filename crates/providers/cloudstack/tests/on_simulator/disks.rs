@@ -17,24 +17,24 @@ use crate::{
     lifecycle::terminate,
 };
 
-const HASH: &str = "karpenter.k8s.cloudstack/nodeclass-hash";
+pub(crate) const HASH: &str = "karpenter.k8s.cloudstack/nodeclass-hash";
 const UID_TAG: &str = "karpenter.k8s.cloudstack/nodeclaim-uid";
 
 /// A server whose deploys take one data disk at most.
-fn old() -> Seed {
+pub(crate) fn old() -> Seed {
     let mut seed = Seed::default();
     seed.settings.version = "4.19.1.0".to_owned();
     seed
 }
 
-fn two_disks() -> Value {
+pub(crate) fn two_disks() -> Value {
     json!({"dataDisks": [
         {"offering": "data-custom", "size": 5, "deviceID": 4, "minIOPS": 100, "maxIOPS": 200}, {"offering": "data-10"},
     ]})
 }
 
 /// The data disks that exist, attached or not.
-async fn disks(cloud: &Cloud) -> Vec<Volume> {
+pub(crate) async fn disks(cloud: &Cloud) -> Vec<Volume> {
     let request = Request::new("listVolumes")
         .with("type", "DATADISK")
         .with("listall", "true");
@@ -49,7 +49,7 @@ async fn disks(cloud: &Cloud) -> Vec<Volume> {
     listed
 }
 
-fn stored(cloud: &Cloud, claim: &NodeClaim) -> NodeClaim {
+pub(crate) fn stored(cloud: &Cloud, claim: &NodeClaim) -> NodeClaim {
     let name = claim.metadata.name.as_deref().expect("a name");
     cloud.sandbox.objects().get("", name).expect("there")
 }
@@ -333,7 +333,7 @@ async fn disks_of_a_machine_that_nobody_wants_go_with_it() {
 }
 
 /// A machine whose disks were not tagged in time.
-async fn launched_without_tags(cloud: &Cloud, number: u32) -> NodeClaim {
+pub(crate) async fn launched_without_tags(cloud: &Cloud, number: u32) -> NodeClaim {
     let refusal = FaultKind::Refuse(530, "tags are out of order".to_owned());
     cloud.simulator.inject(Fault::new("createTags", refusal).after(1));
     let claim = cloud.launch(&claim(number, "1", json!([]))).await;

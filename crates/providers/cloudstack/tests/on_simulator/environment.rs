@@ -293,12 +293,21 @@ fn gated(
 /// On a claim: the UID that the provider shall see.
 const UID: &str = "test.karpenter.sh/uid";
 
-/// A client that shows claims with the UIDs that the suite gave them.
+/// A client that shows claims with the UIDs that the suite gave them, and does not mind them when claims are written.
 fn with_uids(inner: kube::Client) -> kube::Client {
-    let service = tower::service_fn(move |request: http::Request<kube::client::Body>| {
+    let service = tower::service_fn(move |mut request: http::Request<kube::client::Body>| {
         let inner = inner.clone();
         async move {
             let is_list = request.method() == http::Method::GET && request.uri().path().ends_with("/nodeclaims");
+            if request.method() == http::Method::PATCH && request.uri().path().contains("/nodeclaims/") {
+                let bytes = std::mem::replace(request.body_mut(), kube::client::Body::empty())
+                    .collect_bytes()
+                    .await?;
+                let mut patch: Value = serde_json::from_slice(&bytes).map_err(kube::Error::SerdeError)?;
+                let metadata = patch["metadata"].as_object_mut();
+                metadata.and_then(|own| own.remove("uid"));
+                *request.body_mut() = kube::client::Body::from(patch.to_string().into_bytes());
+            }
             let answer = inner.send(request).await?;
             if !is_list {
                 return Ok(answer);

@@ -1,6 +1,7 @@
 //! The provider against the simulated CloudStack API, on a real socket.
 
 mod certificates;
+mod changed;
 mod conformance;
 mod crashes;
 mod disks;
