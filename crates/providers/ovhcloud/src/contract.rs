@@ -47,6 +47,8 @@ pub struct Tried {
 #[derive(Clone, Debug)]
 pub enum Ending {
     Done,
+    /// The machines never came up, so nothing could be tried on them.
+    Incomplete,
     Stopped,
     /// It could not go on; what was seen before is told.
     Failed(ApiError),

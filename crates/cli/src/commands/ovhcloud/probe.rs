@@ -7,10 +7,10 @@ use karpenter_core::clock::Clock;
 use karpenter_ovhcloud::contract::{Answer, Contract, Ending, MACHINES, NoTrial, Outcome, Trial, Tried};
 use kube::Client;
 use serde_json::json;
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 use super::connection::{Place, refused};
-use crate::commands::controller::stop_on_signal;
 use crate::commands::doctor::Format;
 use crate::error::CliError;
 use crate::terminal::Terminal;
@@ -18,8 +18,9 @@ use crate::terminal::Terminal;
 /// Ask a real cluster how it behaves where OVHcloud's documentation is silent, and print a report.
 ///
 /// It only reads, unless --create-pool says otherwise: then it makes a node pool of its own, tainted so that nobody's pods run there,
-/// grows it, shrinks it in odd ways, and deletes it in the end, also after Ctrl-C or SIGTERM. That costs money, so it says how much and asks first.
-/// Other pools are not touched. Exits with 1 if it may not do something, was stopped, or left something behind, with 3 if OVHcloud can't be
+/// grows it, shrinks it in odd ways, and deletes it in the end, also after Ctrl-C or SIGTERM; a second one leaves it there. That costs money,
+/// so it says how much and asks first. Other pools are not touched. Exits with 1 if it may not do something, its machines do not come up, it was
+/// stopped, or it left something behind, with 3 if OVHcloud can't be
 /// reached or stops answering; what was seen until then is printed all the same.
 #[derive(Debug, Args)]
 #[command(
@@ -99,18 +100,64 @@ impl Probe {
         if !self.yes && !is_agreed()? {
             return Err(CliError::failed("not agreed to; nothing was made"));
         }
+        // Waited for from here on, so that none goes unheard between two of them.
+        let mut signals = Signals::new()
+            .map_err(|error| CliError::failed(format!("signals can't be waited for, so nothing was made: {error}")))?;
         let stop = CancellationToken::new();
-        let interrupted = async {
-            stop_on_signal(stop.clone()).await;
-            // Without signals nobody can interrupt.
-            if stop.is_cancelled() {
-                terminal.note("stopping; the node pool is being deleted");
-            }
-            std::future::pending::<()>().await;
+        let trying = contract.try_out(&trial, stop.clone());
+        let stopping = || {
+            terminal.note(&format!(
+                "stopping; node pool {} is being deleted, for up to twenty minutes; a second signal leaves it there",
+                trial.pool
+            ));
+            stop.cancel();
         };
+        match unless_stopped_twice(trying, async || signals.next().await, stopping).await {
+            Some(tried) => Ok(Some(tried)),
+            None => Err(CliError::failed(format!(
+                "stopped before everything was deleted: delete the node pools whose names begin with {} by hand",
+                trial.pool
+            ))),
+        }
+    }
+}
+
+/// What comes of `work`, which the first signal asks to end; `None` if it has not by the second.
+async fn unless_stopped_twice<T>(
+    work: impl Future<Output = T>,
+    mut signal: impl AsyncFnMut(),
+    first: impl FnOnce(),
+) -> Option<T> {
+    let stopped_twice = async {
+        signal().await;
+        first();
+        signal().await;
+    };
+    tokio::select! {
+        biased;
+        done = work => Some(done),
+        () = stopped_twice => None,
+    }
+}
+
+/// Kubernetes ends a pod with SIGTERM, people end a process with Ctrl-C.
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    fn new() -> io::Result<Self> {
+        Ok(Self {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+        })
+    }
+
+    async fn next(&mut self) {
         tokio::select! {
-            tried = contract.try_out(&trial, stop.clone()) => Ok(Some(tried)),
-            () = interrupted => Ok(None),
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
         }
     }
 }
@@ -122,7 +169,7 @@ fn outcome(tried: &Tried) -> Result<(), CliError> {
     }
     match &tried.ending {
         Ending::Done => Ok(()),
-        Ending::Stopped => Err(CliError::Negative),
+        Ending::Incomplete | Ending::Stopped => Err(CliError::Negative),
         Ending::Failed(error) => Err(refused(error.clone())),
     }
 }
@@ -182,4 +229,38 @@ fn write_json(answers: &[Answer]) -> io::Result<()> {
     serde_json::to_writer_pretty(&mut output, &report)?;
     writeln!(output)?;
     output.flush()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::{pending, ready};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn the_first_signal_asks_the_trial_to_end_and_the_second_ends_it() {
+        let stop = CancellationToken::new();
+        let stuck = async {
+            stop.cancelled().await;
+            pending::<()>().await;
+        };
+        assert_eq!(unless_stopped_twice(stuck, async || (), || stop.cancel()).await, None);
+        assert!(stop.is_cancelled());
+
+        let stop = CancellationToken::new();
+        let mut signals = vec![true];
+        let once = async || match signals.pop() {
+            Some(_) => (),
+            None => pending().await,
+        };
+        let orderly = async {
+            stop.cancelled().await;
+            "cleaned up"
+        };
+        let done = unless_stopped_twice(orderly, once, || stop.cancel()).await;
+        assert_eq!(done, Some("cleaned up"));
+
+        let undisturbed = unless_stopped_twice(ready("done"), async || pending().await, || panic!("no signal")).await;
+        assert_eq!(undisturbed, Some("done"));
+    }
 }

@@ -57,6 +57,12 @@ struct Made {
     at: Timestamp,
 }
 
+/// How much there was to try things on.
+enum Tryable {
+    Everything,
+    NoMachines,
+}
+
 impl Contract {
     /// Makes the pool, tries everything, and deletes the pool, also if something fails or `stop` comes in between.
     pub async fn try_out(&self, trial: &Trial, stop: CancellationToken) -> Tried {
@@ -68,7 +74,12 @@ impl Contract {
             answers: Vec::new(),
         };
         let ending = match stop.run_until_cancelled(running.run()).await {
-            Some(Ok(())) => Ending::Done,
+            Some(Ok(Tryable::Everything)) => Ending::Done,
+            Some(Ok(Tryable::NoMachines)) => {
+                let why = "no: the machines were not ready in time";
+                running.answers.push(Answer::unknown(REST, why));
+                Ending::Incomplete
+            }
             Some(Err(error)) => {
                 running.answers.push(Answer::unknown(REST, format!("no: {error}")));
                 Ending::Failed(error)
@@ -88,13 +99,13 @@ impl Contract {
 }
 
 impl Running<'_> {
-    async fn run(&mut self) -> Result<(), ApiError> {
+    async fn run(&mut self) -> Result<Tryable, ApiError> {
         let pool = self.make().await?;
         self.repeat_the_name().await?;
         self.ask_for_the_unavailable().await?;
         self.grow(&pool).await?;
         let Some(machines) = self.boot(&pool).await? else {
-            return Ok(());
+            return Ok(Tryable::NoMachines);
         };
         let of_pool = self.contract.api.pool(&pool.id).await?;
         let seen = self.contract.of_nodes(&[of_pool], &machines).await;
@@ -104,7 +115,8 @@ impl Running<'_> {
         self.remove_by_name(&pool, &machines[0]).await?;
         self.remove_what_is_gone(&pool, &machines[0]).await?;
         self.remove_more(&pool, &machines[1]).await?;
-        self.remove_fewer(&pool, &machines[2]).await
+        self.remove_fewer(&pool, &machines[2]).await?;
+        Ok(Tryable::Everything)
     }
 
     fn request(&self, name: &str, flavor: &str) -> NewPool {
@@ -456,7 +468,8 @@ impl Running<'_> {
         }
     }
 
-    /// Deletes a pool and looks until it is gone. Only time makes it give up, since what stays is billed; then it tells why.
+    /// Deletes a pool and looks until it is gone. Only time makes it give up, since what stays is billed, or a key that may not
+    /// delete; then it tells why.
     async fn delete(&self, made: &Made) -> Result<(), String> {
         let (api, clock, id) = (&self.contract.api, &self.contract.clock, &made.id);
         let began = clock.now();
@@ -475,7 +488,8 @@ impl Running<'_> {
                 return Ok(());
             }
             is_accepted |= deleted.is_ok();
-            if later(began, DELETION) <= clock.now() {
+            let is_forbidden = deleted.as_ref().is_err_and(|error| error.is(ApiErrorKind::NotGranted));
+            if is_forbidden || later(began, DELETION) <= clock.now() {
                 return Err(match deleted {
                     Ok(()) => format!("node pool {id} is still being deleted"),
                     Err(error) => format!("node pool {id} is there: {error}"),

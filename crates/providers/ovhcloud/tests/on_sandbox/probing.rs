@@ -258,6 +258,46 @@ async fn a_pool_that_cannot_be_deleted_is_named() {
 }
 
 #[tokio::test]
+async fn a_key_that_may_not_delete_is_not_asked_to_for_twenty_minutes() {
+    let (cluster, contract, _joining) = probed(realistic()).await;
+    let trial = contract.trial(None, None, "FR").await.expect("it can be had");
+    let forbidden = json!({"class": "Client::Forbidden", "message": "This call has not been granted"}).to_string();
+    cluster.sim(|sim| {
+        sim.faults.push(HttpFault::new(
+            Method::PUT,
+            "/nodepool",
+            Effect::Answer(403, forbidden.clone()),
+        ));
+        sim.faults.push(HttpFault::new(
+            Method::DELETE,
+            "/nodepool",
+            Effect::Answer(403, forbidden),
+        ));
+    });
+    let tried = contract.try_out(&trial, CancellationToken::new()).await;
+    assert_eq!(tried.left.len(), 1, "{tried:#?}");
+    assert!(tried.left[0].contains("has not been granted"), "{tried:#?}");
+    let deletions = cluster.sim(|sim| sim.requests_of(&Method::DELETE, "/nodepool").len());
+    assert_eq!(deletions, 1);
+}
+
+#[tokio::test]
+async fn a_trial_whose_machines_never_come_up_is_not_done() {
+    let mut world = realistic();
+    world.delays.boot = MINUTE * 600;
+    let (cluster, contract, _joining) = probed(world).await;
+    let trial = contract.trial(None, None, "FR").await.expect("it can be had");
+    let tried = contract.try_out(&trial, CancellationToken::new()).await;
+    assert!(matches!(tried.ending, Ending::Incomplete), "{:?}", tried.ending);
+    assert_eq!(
+        answer(&tried.answers, "everything tried"),
+        "unknown: no: the machines were not ready in time"
+    );
+    assert_eq!(tried.left, Vec::<String>::new());
+    assert!(cluster.sim(|sim| sim.pools.is_empty()));
+}
+
+#[tokio::test]
 async fn looking_tells_what_nodes_say_and_writes_nothing() {
     let (cluster, contract, _joining) = probed(realistic()).await;
     let answers = contract.look().await.expect("readable");
