@@ -386,6 +386,14 @@ impl CloudStackNodeClass {
         })
     }
 
+    /// What may go wrong with the numbers of its data disks.
+    pub(crate) fn device_advice(&self) -> Option<&'static str> {
+        let mut disks = self.spec.data_disks.iter().flatten();
+        disks.any(|disk| disk.device_id == Some(CD_ROM)).then_some(
+            "a data disk has deviceID 3, which CloudStack keeps for the CD-ROM: machines may not start with it; choose another number",
+        )
+    }
+
     pub fn ssh_key_pairs(&self) -> Vec<&str> {
         let mut names: Vec<&str> = Vec::new();
         let further = self.spec.ssh_key_pairs.iter().flatten();

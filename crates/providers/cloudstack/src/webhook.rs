@@ -171,7 +171,9 @@ async fn connection(stream: TcpStream, acceptor: TlsAcceptor, shared: Weak<Share
         return;
     };
     let service = service_fn(|request| respond(shared.clone(), request));
+    // A second question would have what the first left of the time.
     let served = http1::Builder::new()
+        .keep_alive(false)
         .serve_connection(TokioIo::new(stream), service)
         .await;
     if let Err(error) = served {
@@ -226,6 +228,7 @@ async fn warnings(shared: &Shared, class: &CloudStackNodeClass) -> Vec<String> {
         Ok(resolution) => warnings.extend(resolution.problems.into_values().map(|problem| problem.message)),
         Err(error) => tracing::debug!(%error, "nobody is warned of what CloudStack does not have"),
     }
+    warnings.extend(class.device_advice().map(str::to_owned));
     let secrets = shared.secrets(class).await;
     warnings.extend(secrets.err().map(|problem| problem.message));
     warnings

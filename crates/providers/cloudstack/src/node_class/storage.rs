@@ -21,7 +21,7 @@ pub struct DataDisk {
     /// For an offering of custom IOPS.
     #[serde(default, rename = "maxIOPS", skip_serializing_if = "Option::is_none")]
     pub max_iops: Option<i64>,
-    /// Its number at the machine, from 1; the position in the list if unset.
+    /// Its number at the machine, from 1; not 3, which is the CD-ROM's. If unset, its position in the list, or the next number that is free.
     #[serde(default, rename = "deviceID", skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 30))]
     pub device_id: Option<i64>,

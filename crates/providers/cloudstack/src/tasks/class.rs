@@ -25,7 +25,7 @@ use crate::{
         hash::HASH_VERSION,
         status::{
             BOOTSTRAP_READY, CONDITIONS, CREDENTIALS_READY, MOST_LISTED, NamedStatus, NetworkStatus, OfferingStatus,
-            TemplateRequirement, TemplateStatus, ZoneStatus,
+            STORAGE_READY, TemplateRequirement, TemplateStatus, ZoneStatus,
         },
     },
     provider::Shared,
@@ -155,6 +155,9 @@ async fn reconcile(shared: &Shared, class: CloudStackNodeClass) -> Result<bool, 
                     bootstrap::USUAL_LIMIT
                 );
                 let _ = class.set_condition(BOOTSTRAP_READY, ConditionStatus::True, "UserDataLong", &message, now);
+            }
+            if let Some(advice) = class.device_advice().filter(|_| class.is_true(STORAGE_READY)) {
+                let _ = class.set_condition(STORAGE_READY, ConditionStatus::True, "DeviceOfCDROM", advice, now);
             }
         }
         Err(error) => refuse(shared, &mut class, &error, now),

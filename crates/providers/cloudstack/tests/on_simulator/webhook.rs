@@ -90,6 +90,8 @@ impl Asked {
             .await
             .expect("an answer");
         assert_eq!(answer.status(), 200);
+        let next = answer.headers().get("connection").map(|own| own.as_bytes());
+        assert_eq!(next, Some(&b"close"[..]), "every question has all of the time");
         let text = answer.text().await.expect("a body");
         let answer: Value = serde_json::from_str(&text).expect("JSON");
         assert_eq!(
@@ -117,6 +119,9 @@ async fn what_cloudstack_does_not_have_is_a_warning_to_whoever_writes_the_class(
     }
     let secret = json!({"userDataRef": {"secretRef": {"name": "a", "namespace": "b", "key": "c"}}});
     assert_eq!(asked.review(secret).await, json!(["Secret b/a does not exist"]));
+    let disks = json!({"dataDisks": [{"offering": "data-10"}, {"offering": "data-10", "deviceID": 3}]});
+    let warnings = asked.review(disks).await.to_string();
+    assert!(warnings.contains("deviceID 3"), "{warnings}");
 }
 
 #[tokio::test]
