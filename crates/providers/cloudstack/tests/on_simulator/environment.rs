@@ -304,7 +304,7 @@ fn with_uids(inner: kube::Client) -> kube::Client {
                     .collect_bytes()
                     .await?;
                 let mut patch: Value = serde_json::from_slice(&bytes).map_err(kube::Error::SerdeError)?;
-                let metadata = patch["metadata"].as_object_mut();
+                let metadata = patch.get_mut("metadata").and_then(Value::as_object_mut);
                 metadata.and_then(|own| own.remove("uid"));
                 *request.body_mut() = kube::client::Body::from(patch.to_string().into_bytes());
             }
