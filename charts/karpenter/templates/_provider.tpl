@@ -41,7 +41,7 @@ bizflycloud-credentials
 
 {{- /* Whether the webhook is served: "true" or nothing. */ -}}
 {{- define "karpenter.webhook" -}}
-{{- if and .Values.webhook.enabled (eq (include "karpenter.provider" .) "cloudstack") }}true{{ end }}
+{{- if and .Values.webhook.enabled (has (include "karpenter.provider" .) (list "cloudstack" "bizflycloud")) }}true{{ end }}
 {{- end }}
 
 {{- define "karpenter.ovhSecretNamespace" -}}

@@ -134,7 +134,15 @@ impl Provider {
                 let environment = OvhProvider::environment(lookup);
                 Ok(Arc::new(OvhProvider::new(client, clock, settings, environment)))
             }
-            Self::BizflyCloud => Ok(Arc::new(bizfly(client, clock, flags).await?)),
+            Self::BizflyCloud => {
+                let provider = bizfly(client, clock, flags).await?;
+                if purpose == Purpose::Run
+                    && let Err(error) = provider.serve_webhook().await
+                {
+                    tracing::error!(%error, "objects of BizFly Cloud are judged after they are written only");
+                }
+                Ok(Arc::new(provider))
+            }
         }
     }
 

@@ -9,7 +9,7 @@ use karpenter_api::{CapacityBuffer, NodeOverlay, NodePool, schema};
 use karpenter_bizflycloud::BizflyCloudNodeClass;
 use karpenter_bizflycloud::convert::convert;
 use karpenter_bizflycloud::node_class;
-use karpenter_bizflycloud::provider_config::DEFAULT_TAG_PREFIX;
+use karpenter_bizflycloud::provider_config::{self, DEFAULT_TAG_PREFIX, ProviderConfig};
 use karpenter_bizflycloud::provisioner::Provisioner;
 use karpenter_sandbox::crd::{Definition, FieldError};
 use serde::de::DeserializeOwned;
@@ -156,6 +156,10 @@ impl Rules {
                     notes: Vec::new(),
                 })
             }
+            ("bizflycloud.karpenter.sh", "ProviderConfig") => typed(manifest, |config: ProviderConfig| Verdict {
+                findings: provider_config::validation::findings(&config.spec),
+                notes: Vec::new(),
+            }),
             _ => Verdict::default(),
         }
     }

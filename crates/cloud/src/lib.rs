@@ -33,6 +33,7 @@ pub mod repair;
 pub mod selection;
 pub mod unavailable;
 pub mod user_data;
+pub mod webhook;
 
 pub use background::BackgroundTask;
 pub use diagnosis::{Diagnosis, Verdict};

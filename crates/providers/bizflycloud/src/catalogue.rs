@@ -374,7 +374,7 @@ impl Offer {
 }
 
 /// `*` stands for any text.
-fn glob(pattern: &str, text: &str) -> bool {
+pub(crate) fn glob(pattern: &str, text: &str) -> bool {
     match pattern.split_once('*') {
         None => pattern == text,
         Some((start, rest)) => {

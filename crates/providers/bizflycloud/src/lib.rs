@@ -5,6 +5,7 @@
 //! simulated BizFly Cloud that speaks the same API on a real socket.
 
 mod account;
+mod admission;
 mod billing;
 pub mod bootstrap;
 pub mod capacity_share;

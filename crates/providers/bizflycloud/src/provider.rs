@@ -27,6 +27,7 @@ use karpenter_cloud::{
     clock::{Clock, later},
     error::CloudContext,
     garbage_collection::{Caution, GarbageCollector, KnownClaims},
+    webhook::Webhook,
 };
 use kube::{
     Api, Client,
@@ -65,7 +66,7 @@ use types::TypesMemory;
 /// Launches servers of BizFly Cloud. Cheap to clone; clones are one provider.
 #[derive(Clone)]
 pub struct BizflyCloudProvider {
-    shared: Arc<Shared>,
+    pub(crate) shared: Arc<Shared>,
 }
 
 /// Everything the calls and the background tasks share.
@@ -96,6 +97,7 @@ pub(crate) struct Shared {
     /// How often a server refused its deletion, by server id.
     refused_deletions: Mutex<BTreeMap<String, u32>>,
     reboots: Mutex<BTreeMap<RebootOperation, Timestamp>>,
+    pub(crate) webhook: Mutex<Option<Webhook>>,
 }
 
 pub const NAME: &str = "bizflycloud";
@@ -143,6 +145,7 @@ impl BizflyCloudProvider {
                 drift: Mutex::default(),
                 deletions: Mutex::default(),
                 reboots: Mutex::default(),
+                webhook: Mutex::default(),
             }),
         }
     }

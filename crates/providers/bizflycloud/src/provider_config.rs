@@ -3,6 +3,8 @@
 // Every print column has a name and a path; clippy takes them for repeated attributes.
 #![allow(clippy::duplicated_attributes)]
 
+pub mod validation;
+
 use std::collections::BTreeMap;
 
 use karpenter_api::{

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use karpenter_api::duration::GoDuration;
-use karpenter_cloud::http::HttpSettings;
+use karpenter_cloud::{http::HttpSettings, webhook::WebhookSettings};
 use secrecy::SecretString;
 
 use crate::{client::words::Words, credentials::SecretValues};
@@ -39,6 +39,7 @@ pub struct Settings {
     pub most_node_series: usize,
     /// Words of refusals besides those that are known.
     pub words: Words,
+    pub webhook: Option<WebhookSettings>,
     pub http: HttpSettings,
 }
 
@@ -139,6 +140,7 @@ impl Default for Settings {
             volume_plans: VolumePlanRule::Told,
             most_node_series: 500,
             words: Words::default(),
+            webhook: None,
             http: HttpSettings::default(),
         }
     }
@@ -188,6 +190,18 @@ impl Settings {
             stock: list("BIZFLY_STOCK_WORDS").unwrap_or_default(),
             balance: list("BIZFLY_BALANCE_WORDS").unwrap_or_default(),
         };
+        let port = read(&lookup, "BIZFLY_WEBHOOK_PORT", |text| text.parse().ok());
+        let webhook = port
+            .zip(lookup("BIZFLY_WEBHOOK_CERTIFICATES"))
+            .map(|(port, folder)| WebhookSettings {
+                port,
+                certificates: folder.into(),
+            });
+        if port.is_some() && webhook.is_none() {
+            tracing::warn!(
+                "BIZFLY_WEBHOOK_PORT needs BIZFLY_WEBHOOK_CERTIFICATES, a folder with tls.crt and tls.key; no webhook is served"
+            );
+        }
         let spot_plans = list("BIZFLY_SPOT_PLAN_NAMES");
         Self {
             namespace: lookup("LEADER_ELECTION_NAMESPACE").unwrap_or_else(|| default.namespace.clone()),
@@ -202,6 +216,7 @@ impl Settings {
             volume_plans: volume_plans.unwrap_or_default(),
             most_node_series: node_series.unwrap_or(default.most_node_series),
             words,
+            webhook,
             cluster_name: lookup("CLUSTER_NAME")
                 .or_else(|| bke.cluster_id.clone())
                 .unwrap_or_default(),

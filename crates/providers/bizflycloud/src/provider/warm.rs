@@ -382,7 +382,12 @@ impl Shared {
             }
             return Err(launch_error(error));
         }
-        tracing::info!(NodeClass = mark.node_class, server = name, "a warm server is ordered");
+        tracing::info!(
+            NodeClass = mark.node_class,
+            server = name,
+            event = "scaling",
+            "a warm server is ordered"
+        );
         Ok(Ordered::Yes)
     }
 

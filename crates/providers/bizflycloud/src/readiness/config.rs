@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use karpenter_api::conditions::{READY, StatusConditions};
+use karpenter_api::{
+    conditions::{READY, StatusConditions},
+    validation,
+};
 use kube::{
     Api,
     api::{Patch, PatchParams},
@@ -15,7 +18,7 @@ use crate::{
     problem::Problem,
     provider::Shared,
     provider_config::{
-        Billing, ProviderConfig,
+        self, Billing, ProviderConfig,
         conditions::{API_REACHABLE, BILLING_READY, CREDENTIALS_READY, REGION_READY},
     },
 };
@@ -115,7 +118,9 @@ async fn judge(shared: &Shared, name: &str, config: &mut ProviderConfig) {
         shared.metrics.token_expires_in(name, left.as_secs_f64());
     }
     region(&account, config, now).await;
-    let blocked = billing(shared, &account, config, now).await;
+    let findings = provider_config::validation::findings(&config.spec);
+    let invalid = (!findings.is_empty()).then(|| Problem::new("InvalidSpec", validation::message(&findings)));
+    let blocked = billing(shared, &account, config, now).await.or(invalid);
     if let Ok(catalogue) = account.catalogue().await {
         let usable = catalogue.flavors.iter().filter(|flavor| flavor.is_usable());
         let mut names: Vec<String> = usable.map(|flavor| flavor.name.clone()).collect();

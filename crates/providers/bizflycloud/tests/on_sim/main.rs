@@ -1,5 +1,6 @@
 //! The provider over the simulated BizFly Cloud.
 
+mod admission;
 mod client;
 mod cluster;
 mod collection;
