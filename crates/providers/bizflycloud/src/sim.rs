@@ -316,6 +316,11 @@ impl SimulatedBizfly {
         self.world.lock().image_edition = edition;
     }
 
+    /// A pool of the BKE cluster that BKE scales by itself.
+    pub fn add_scaled_pool(&self, name: &str) {
+        self.world.lock().scaled_pools.push(name.to_owned());
+    }
+
     /// What has been spent so far.
     pub fn spent(&self) -> f64 {
         self.world.lock().costs(self.clock.now()).values().sum()

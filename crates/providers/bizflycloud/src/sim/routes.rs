@@ -229,7 +229,7 @@ impl World {
             return self.account(rest);
         }
         if let Some(rest) = path.strip_prefix("/api/kubernetes-engine/") {
-            return engine(rest, headers, self.image_edition);
+            return engine(rest, headers, self.image_edition, &self.scaled_pools);
         }
         refusal(404, "no such path")
     }
@@ -371,14 +371,18 @@ impl World {
     }
 }
 
-fn engine(path: &str, headers: &HeaderMap, edition: &str) -> Answer {
+fn engine(path: &str, headers: &HeaderMap, edition: &str, scaled_pools: &[String]) -> Answer {
     let token = headers.get("x-cluster-token").and_then(|value| value.to_str().ok());
     match path.split('/').collect::<Vec<_>>().as_slice() {
         ["k8s_versions"] => (200, data::kubernetes_versions(edition)),
         ["_", id] if *id == super::BKE_CLUSTER => (
             200,
             json!({
-                "uid": id, "name": "demo", "private_network_id": data::DEFAULT_VPC, "worker_pools": [],
+                "uid": id, "name": "demo", "private_network_id": data::DEFAULT_VPC,
+                "worker_pools": scaled_pools
+                    .iter()
+                    .map(|name| json!({"name": name, "enable_autoscaling": true}))
+                    .collect::<Vec<_>>(),
                 "package": {"max_nodes": 50}, "stats": {"total_cpu": null},
             }),
         ),

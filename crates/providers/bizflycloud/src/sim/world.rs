@@ -27,6 +27,8 @@ pub(super) struct World {
     pub(super) more_firewalls: Vec<String>,
     /// What BKE's worker images are called; a new edition changes every id.
     pub(super) image_edition: &'static str,
+    /// Pools of the BKE cluster that its own autoscaler scales.
+    pub(super) scaled_pools: Vec<String>,
     pub(super) tokens: BTreeMap<String, Timestamp>,
     servers: BTreeMap<String, Machine>,
     data_disks: BTreeMap<String, String>,
@@ -75,6 +77,7 @@ impl World {
             hidden_services: Vec::new(),
             more_firewalls: Vec::new(),
             image_edition: "",
+            scaled_pools: Vec::new(),
             tokens: BTreeMap::new(),
             servers: BTreeMap::new(),
             data_disks: BTreeMap::new(),

@@ -405,3 +405,45 @@ async fn a_server_whose_order_is_under_way_is_not_collected() {
     collect(&world, &world.provider, &nobody).await;
     assert_eq!(world.cloud.leaks(), [], "nobody asked about it for too long");
 }
+
+#[tokio::test]
+async fn a_server_without_the_marks_of_its_claim_is_left_alone_and_told() {
+    let world = World::start().await;
+    let mut claim = world.launch(1, json!([])).await;
+    let foreign = world.cloud.add_foreign_server("somebody-elses");
+    claim.status.as_mut().expect("launched").provider_id = Some(format!("bizflycloud://{foreign}"));
+    let error = world.provider.delete(&claim).await.expect_err("not its own");
+    assert!(error.to_string().contains("OwnershipMismatch"), "{error}");
+    assert_eq!(world.events("OwnershipMismatch").len(), 1);
+    world.clock.sleep(Duration::from_secs(60)).await;
+    assert!(world.live().contains(&foreign), "nothing is deleted");
+}
+
+#[tokio::test]
+async fn a_root_disk_that_its_server_left_goes_with_the_claim_and_is_told() {
+    let world = World::start().await;
+    let claim = world.launch(1, json!([])).await;
+    let client = world.client(|_| {});
+    client.delete_server(&server_of(&claim), &[]).await.expect("deleted");
+    world.clock.sleep(Duration::from_secs(30)).await;
+    assert_eq!(world.cloud.leaks().len(), 1, "its disk is left");
+    world.terminate(&world.provider, &claim).await;
+    assert_eq!(world.cloud.leaks(), []);
+    assert_eq!(world.events("RootVolumeDeleted").len(), 1);
+}
+
+#[tokio::test]
+async fn an_order_that_is_refused_as_such_is_told_on_its_claim() {
+    let world = World::start().await;
+    let refused = Fault::Http {
+        operation: Operation::CreateServers,
+        status: 400,
+        body: "no such image".to_owned(),
+        retry_after: None,
+    };
+    world.cloud.inject(refused, Often::Times(1));
+    let own = world.stored(&claim(1, json!([])));
+    world.provider.create(&own).await.expect_err("refused");
+    let told = world.events("LaunchFailed");
+    assert!(told.len() == 1 && told[0].contains("no such image"), "{told:?}");
+}

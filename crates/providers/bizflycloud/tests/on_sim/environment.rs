@@ -314,6 +314,46 @@ impl World {
 impl Drop for World {
     fn drop(&mut self) {
         self.time.abort();
+        if !std::thread::panicking() {
+            assert_eq!(
+                self.violations(),
+                Vec::<String>::new(),
+                "what must hold after every test"
+            );
+        }
+    }
+}
+
+impl World {
+    /// What no test may lead to: a pod's disk deleted, a call by nobody, a server of two claims.
+    fn violations(&self) -> Vec<String> {
+        let is_pods = |id: &str| id.starts_with("vol-");
+        let mut violations = Vec::new();
+        for request in self.cloud.requests() {
+            let (method, path) = (&request.method, &request.path);
+            let listed = request.body["delete_volume"].as_array().into_iter().flatten();
+            let mut deleted: Vec<&str> = listed.filter_map(Value::as_str).collect();
+            deleted.extend(path.rsplit_once("/volumes/").map(|(_, id)| id));
+            if method == "DELETE" && deleted.into_iter().any(is_pods) {
+                violations.push(format!("{method} {path} deletes a pod's disk"));
+            }
+            let is_service = ["/iaas-cloud/", "/api/account/", "/api/kubernetes-engine/"]
+                .iter()
+                .any(|service| path.starts_with(service));
+            let has = |header: &str| request.headers.contains_key(header);
+            if is_service && !has("x-auth-token") && !has("x-app-credential-secret") {
+                violations.push(format!("{method} {path} is nobody's"));
+            }
+        }
+        let claims = self.sandbox.objects().list::<NodeClaim>("");
+        let mut servers: Vec<&str> = claims.iter().filter_map(NodeClaim::provider_id).collect();
+        let all = servers.len();
+        servers.sort_unstable();
+        servers.dedup();
+        if servers.len() < all {
+            violations.push("two claims have one server".to_owned());
+        }
+        violations
     }
 }
 

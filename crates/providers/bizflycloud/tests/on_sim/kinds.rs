@@ -421,3 +421,31 @@ async fn a_token_that_cannot_be_renewed_is_told_while_it_still_serves() {
     world.provider.reconcile_classes().await;
     assert_eq!(world.events("TokenRefreshFailed").len(), 1, "renewed");
 }
+
+#[tokio::test]
+async fn a_region_that_the_account_may_not_use_is_a_condition_and_an_event() {
+    let world = World::start().await;
+    world.cloud.inject(Fault::RegionDisabled, Often::Always);
+    world.provider.reconcile_classes().await;
+    let config = config(&world);
+    let region = config.condition("RegionReady").expect("judged");
+    assert_eq!((region.is_false(), region.reason.as_str()), (true, "RegionNotAllowed"));
+    assert!(region.message.contains("may not use region HN"), "{}", region.message);
+    assert_eq!(world.events("RegionNotAllowed").len(), 1);
+}
+
+#[tokio::test]
+async fn what_may_go_wrong_with_a_class_is_an_event_of_its_own() {
+    let world = with_class(json!({"publicIP": false, "vpcNetworkIds": [HN1_VPC]})).await;
+    world.cloud.add_scaled_pool("workers");
+    world.clock.sleep(Duration::from_secs(3700)).await;
+    world.provider.reconcile_classes().await;
+    let warnings = world.class().status.expect("judged").warnings;
+    let told = |reason: &str| warnings.iter().any(|own| own.starts_with(reason)) && !world.events(reason).is_empty();
+    let has_gateway = !told("NoEgress");
+    assert!(told("ClusterAutoscalerActive"), "{warnings:?}");
+    let other = with_class(json!({"publicIP": false, "vpcNetworkIds": [DEFAULT_VPC]})).await;
+    let warnings = other.class().status.expect("judged").warnings;
+    let other_has_gateway = !warnings.iter().any(|own| own.starts_with("NoEgress"));
+    assert_ne!(has_gateway, other_has_gateway, "one of the two networks has a gateway");
+}
