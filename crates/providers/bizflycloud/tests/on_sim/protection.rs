@@ -58,7 +58,7 @@ async fn nearly_empty_node(cluster: &Cluster) -> String {
 }
 
 async fn is_left_alone(world: &World, server: &str) {
-    world.clock.sleep(Duration::from_secs(900)).await;
+    world.clock.sleep(Duration::from_secs(300)).await;
     assert_eq!(world.live(), [server]);
     assert_eq!(running(world), 1, "the pod is where it was");
 }

@@ -11,7 +11,7 @@ use k8s_openapi::api::{
     apps::v1::Deployment,
     core::v1::{Node, Pod},
 };
-use karpenter_api::{NodeClaim, NodePool, labels::INSTANCE_TYPE};
+use karpenter_api::{NodeClaim, NodePool, conditions::StatusConditions, labels::INSTANCE_TYPE};
 use karpenter_bizflycloud::BizflyCloudNodeClass;
 use serde_json::{Value, json};
 
@@ -81,7 +81,15 @@ async fn a_server_that_was_stopped_is_started_once_and_one_in_error_is_replaced_
             world.server_health(&node).is_some_and(|(status, _)| status == "True")
         })
         .await;
-    world.clock.sleep(Duration::from_secs(1200)).await;
+    cluster
+        .until("the reboot is over", |world| {
+            let claims = world.sandbox.objects().list::<NodeClaim>("");
+            !claims
+                .iter()
+                .any(|own| own.condition("Rebooting").is_some_and(|own| own.is_true()))
+        })
+        .await;
+    world.clock.sleep(Duration::from_secs(300)).await;
     assert_eq!(starts(world, &server).len(), 1, "once");
     assert!(world.live().contains(&server), "it is not replaced");
     let pods = world.sandbox.objects().list::<Pod>("default");
