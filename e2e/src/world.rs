@@ -257,6 +257,12 @@ impl View {
         self.pods.iter().filter(alive).count()
     }
 
+    /// Whether every node and every claim is told to be initialized.
+    pub(crate) fn all_initialized(&self) -> bool {
+        let is_labelled = |node: &Arc<Node>| node.labels().contains_key("karpenter.sh/initialized");
+        self.nodes.iter().all(is_labelled) && self.claims.iter().all(|claim| is_ready(claim))
+    }
+
     pub(crate) fn nodes_of(&self, pool: &str) -> Vec<&Arc<Node>> {
         self.nodes
             .iter()
@@ -312,4 +318,9 @@ impl View {
 
 fn phase(pod: &Pod) -> Option<&str> {
     pod.status.as_ref()?.phase.as_deref()
+}
+
+fn is_ready(claim: &NodeClaim) -> bool {
+    let mut conditions = claim.status.iter().flat_map(|status| &status.conditions);
+    conditions.any(|condition| condition.type_ == "Ready" && condition.status.to_string() == "True")
 }

@@ -138,7 +138,7 @@ pub(crate) fn suite() -> Suite {
     let cases = LOADS.iter().map(|load| Case {
         name: load.name.to_owned(),
         run: Box::new(move |environment| Box::pin(run(environment, load))),
-        limit: Duration::from_secs(600),
+        limit: Duration::from_secs(1_300),
     });
     Suite {
         name: "scale",
@@ -298,7 +298,7 @@ async fn poll(world: &World, complaint: &str, mut holds: impl FnMut(&View) -> bo
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(300), looks)
+    tokio::time::timeout(Duration::from_secs(600), looks)
         .await
         .with_context(|| format!("{complaint}: {}", world.view().summary()))
 }

@@ -140,22 +140,17 @@ async fn with_controller(environment: &mut Environment, settings: Settings, scen
 async fn scale_up_and_down(world: &World) -> Result<()> {
     world.apply(&Pool::new("default").yaml()).await?;
     world.apply(&deployment("web", 50, "500m", "512Mi", "")).await?;
-    world.until("50 pods run", SOON, |view| view.all_run(50)).await?;
+    world
+        .until("50 pods run, and every claim is Ready", SOON, |view| {
+            view.all_run(50) && view.all_initialized()
+        })
+        .await?;
     let view = world.view();
     ensure!(
         view.nodes.len() == view.claims.len(),
         "every node has its claim: {}",
         view.summary()
     );
-    for claim in &view.claims {
-        let ready = claim.status.as_ref().is_some_and(|status| {
-            status
-                .conditions
-                .iter()
-                .any(|condition| condition.type_ == "Ready" && condition.status.to_string() == "True")
-        });
-        ensure!(ready, "claim {} is not Ready", claim.name_any());
-    }
     world.scale("web", 0).await?;
     world
         .until("no node is left", Duration::from_secs(120), |view| {

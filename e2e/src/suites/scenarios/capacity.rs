@@ -162,7 +162,12 @@ pub(super) async fn manifests_for_upstream(world: &World) -> Result<()> {
     world.apply(FOR_UPSTREAM).await?;
     let selector = "\n      nodeSelector: {karpenter.kwok.sh/instance-family: m}";
     world.apply(&deployment("web", 5, "1", "1Gi", selector)).await?;
-    world.until("5 pods run", SOON, |view| view.all_run(5)).await?;
+    // Pods run as soon as a node takes them, which may be before it is called initialized.
+    world
+        .until("5 pods run on initialized nodes", SOON, |view| {
+            view.all_run(5) && view.all_initialized()
+        })
+        .await?;
     let view = world.view();
     for node in &view.nodes {
         for key in [
