@@ -302,7 +302,11 @@ async fn orphan_volumes_are_bizflys_alone_and_their_deletion_must_be_asked_for()
     let (code, checks) = world.report(&["--provider", "bizflycloud", "--orphan-volumes"]).await;
     assert_eq!(code, 0);
     assert_eq!(findings(&checks, "orphan-volumes"), ["ok every root disk has a server"]);
-    assert_eq!(checks.len(), 1, "nothing else is looked at");
+    assert_eq!(checks.len(), 2, "nothing else is looked at but the cluster");
+    let unknown = ["--provider", "bizflycloud", "--orphan-volumes", "--delete=nobodys"];
+    let (code, checks) = world.report(&unknown).await;
+    assert_eq!(code, 1);
+    assert!(findings(&checks, "orphan-volumes")[1].contains("nobodys is none of them"));
     for wrong in [
         ["--orphan-volumes", "--provider", "kwok"],
         ["--delete", "--provider", "bizflycloud"],

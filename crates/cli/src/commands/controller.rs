@@ -28,13 +28,13 @@ pub(crate) struct Controller {
     /// Which cloud makes the machines.
     #[arg(long, value_name = "PROVIDER", env = "KARPENTER_PROVIDER")]
     provider: Provider,
-    #[command(flatten)]
-    provider_flags: ProviderFlags,
     /// Log lines for people instead of JSON.
     #[arg(long)]
     console: bool,
     #[command(flatten)]
     flags: OptionFlags,
+    #[command(flatten)]
+    provider_flags: ProviderFlags,
 }
 
 impl Controller {

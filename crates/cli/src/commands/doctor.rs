@@ -14,14 +14,12 @@ use crate::terminal::Terminal;
 #[derive(Debug, Args)]
 #[command(
     after_help = "Example:\n  karpenter doctor\n  karpenter doctor --provider kwok -o json\n  karpenter doctor --provider bizflycloud \
-                        --orphan-volumes"
+                        --orphan-volumes\n  karpenter doctor --provider bizflycloud --orphan-volumes --delete=7d0c8a52-1f6e-4b7e-9c55-0a3f5d2b9e41"
 )]
 pub(crate) struct Doctor {
     /// The cloud [default: that of the installed controller, else that of the NodePools].
     #[arg(long, value_name = "PROVIDER")]
     provider: Option<Provider>,
-    #[command(flatten)]
-    provider_flags: ProviderFlags,
     /// Namespace of the controller [default: where its Deployment is found].
     #[arg(short, long, value_name = "NAMESPACE")]
     namespace: Option<String>,
@@ -31,12 +29,21 @@ pub(crate) struct Doctor {
     /// BizFly Cloud: only list root disks that no server has, such as the earlier provider left behind.
     #[arg(long)]
     orphan_volumes: bool,
-    /// Delete the root disks that are listed. They may be somebody's: list them first.
-    #[arg(long, requires = "orphan_volumes")]
-    delete: bool,
+    /// Delete the root disks that are listed, or only those with these IDs. They may be somebody's: list them first.
+    #[arg(
+        long,
+        value_name = "ID,...",
+        num_args = 0..,
+        require_equals = true,
+        value_delimiter = ',',
+        requires = "orphan_volumes"
+    )]
+    delete: Option<Vec<String>>,
     /// How the findings are written.
     #[arg(short, long, value_name = "FORMAT", default_value = "text")]
     output: Format,
+    #[command(flatten)]
+    provider_flags: ProviderFlags,
 }
 
 /// How findings are written.
@@ -73,6 +80,10 @@ impl Doctor {
         if self.provider != Some(Provider::BizflyCloud) {
             return Err(CliError::usage("--orphan-volumes needs --provider bizflycloud"));
         }
-        Ok(Some(if self.delete { Orphans::Delete } else { Orphans::List }))
+        Ok(Some(match &self.delete {
+            None => Orphans::List,
+            Some(ids) if ids.is_empty() => Orphans::DeleteAll,
+            Some(ids) => Orphans::Delete(ids.clone()),
+        }))
     }
 }

@@ -61,7 +61,9 @@ impl BizflyFlags {
             max_inflight_creates: flags
                 .bizfly_max_inflight_creates
                 .unwrap_or(settings.max_inflight_creates),
-            spot_plan_names: flags.bizfly_spot_plan_names.unwrap_or(settings.spot_plan_names),
+            spot_plan_names: flags
+                .bizfly_spot_plan_names
+                .map_or(settings.spot_plan_names, |names| trimmed(&names)),
             volume_plans: match flags.bizfly_enforce_volume_billing_plan {
                 Some(true) => VolumePlanRule::Enforced,
                 Some(false) => VolumePlanRule::Told,
@@ -81,6 +83,10 @@ impl BizflyFlags {
             ..settings
         }
     }
+}
+
+fn trimmed(names: &[String]) -> Vec<String> {
+    names.iter().map(|name| name.trim().to_owned()).collect()
 }
 
 fn part(text: &str) -> Result<f64, String> {
@@ -131,7 +137,7 @@ mod tests {
                 "--bizfly-region-label=HaNoi",
                 "--bizfly-create-timeout=5m",
                 "--bizfly-max-inflight-creates=3",
-                "--bizfly-spot-plan-names=cheap,cheaper",
+                "--bizfly-spot-plan-names=cheap, cheaper",
                 "--bizfly-enforce-volume-billing-plan",
                 "--bizfly-provisioner-compatibility",
                 "--bizfly-max-node-metrics=7",

@@ -92,18 +92,19 @@ pub fn findings(pool: &NodePool, catalogue: &CloudCatalogue, region: Region) -> 
     findings
 }
 
-/// A node has one label, so of two spellings of one plan only one can be selected by.
+/// All old spellings mean on-demand capacity, and a node has one label: pods that select by one of several may be given a node that
+/// carries another.
 fn ambiguous_spellings(values: &[String]) -> Option<String> {
-    let saving: Vec<&str> = values
+    let old: Vec<&str> = values
         .iter()
         .map(String::as_str)
-        .filter(|value| SAVING_PLAN_SPELLINGS.contains(value))
+        .filter(|value| ON_DEMAND_SPELLINGS.contains(value) || SAVING_PLAN_SPELLINGS.contains(value))
         .collect();
-    let (first, others) = saving.split_first()?;
-    (!others.is_empty()).then(|| {
+    (old.len() > 1).then(|| {
         format!(
-            "capacity types {} mean one billing plan; nodes are labelled {first}, so pods that select another of them find none",
-            saving.join(" and ")
+            "capacity types {} all mean on-demand, and a node carries one of them: pods that select by another never run there; name \
+             one in each NodePool",
+            old.join(" and ")
         )
     })
 }
@@ -148,12 +149,15 @@ mod tests {
     }
 
     #[test]
-    fn two_spellings_of_one_plan_are_told_with_the_one_that_counts() {
+    fn several_old_spellings_in_one_pool_are_told() {
         let told = |values: &[&str]| ambiguous_spellings(&values.iter().map(ToString::to_string).collect::<Vec<_>>());
         let message = told(&["subscription", "on_demand", "saving_plan"]).expect("told");
-        assert!(message.contains("subscription and saving_plan"), "{message}");
-        assert!(message.contains("labelled subscription"), "{message}");
-        assert_eq!(told(&["subscription", "on_demand"]), None);
+        assert!(
+            message.contains("subscription and on_demand and saving_plan"),
+            "{message}"
+        );
+        assert!(told(&["subscription", "on_demand"]).is_some());
+        assert_eq!(told(&["subscription", "on-demand"]), None);
         assert_eq!(told(&["on-demand"]), None);
     }
 }

@@ -61,18 +61,31 @@ pub(crate) async fn keep(shared: Arc<Shared>, stop: CancellationToken) {
 /// # Errors
 /// When the cluster or the cloud could not be asked; what was known stays known.
 pub(crate) async fn round(shared: &Shared) -> Result<(), CloudError> {
-    let volumes: Api<PersistentVolume> = Api::all(shared.kube.clone());
-    let listed = volumes
-        .list(&ListParams::default().match_any())
-        .await
-        .cloud_context("listing PersistentVolumes")?;
-    let handles: BTreeMap<String, String> = listed.items.iter().filter_map(block_volume).collect();
+    let handles = block_volumes(shared).await?;
     shared.volume_plans.learn(shared, &handles).await?;
     let plans = shared.volume_plans.of(&handles);
     if shared.settings.volume_plans == VolumePlanRule::Enforced {
         shared.volume_plans.require(&plans);
     }
     tell_of_mismatches(shared, &plans).await
+}
+
+/// The handles of the cluster's volumes, which are the IDs of the cloud's.
+///
+/// # Errors
+/// When the cluster could not be asked.
+pub(crate) async fn handles(shared: &Shared) -> Result<BTreeSet<String>, CloudError> {
+    Ok(block_volumes(shared).await?.into_values().collect())
+}
+
+/// The handles of the cluster's volumes by their names.
+async fn block_volumes(shared: &Shared) -> Result<BTreeMap<String, String>, CloudError> {
+    let volumes: Api<PersistentVolume> = Api::all(shared.kube.clone());
+    let listed = volumes
+        .list(&ListParams::default().match_any())
+        .await
+        .cloud_context("listing PersistentVolumes")?;
+    Ok(listed.items.iter().filter_map(block_volume).collect())
 }
 
 /// Name and handle of a volume of the vendor's block storage.

@@ -150,9 +150,10 @@ impl Session {
         self.current.lock().as_ref().map(|token| token.expires_at)
     }
 
-    /// Why the current token could not be renewed, if so.
+    /// Why the current token could not be renewed, if so. One that ended or was refused is no longer a matter of renewal.
     pub(super) fn not_renewed(&self) -> Option<String> {
-        self.not_renewed.lock().clone()
+        let serves = self.expires_at().is_some_and(|end| self.clock.now() < end);
+        serves.then(|| self.not_renewed.lock().clone()).flatten()
     }
 
     async fn fetch_once(&self, unwanted: Option<&Token>) -> Result<Token, ApiError> {

@@ -48,7 +48,9 @@ impl Words {
 
 /// Without marks, "hết" is also a part of "whether": there only whole words count.
 fn means(lower: &str, bare: &str, word: &str) -> bool {
-    !word.is_empty() && (lower.contains(word) || bare.contains(&words_of(word)))
+    let own = words_of(word);
+    // A word without a letter would be found in every text.
+    own != " " && (lower.contains(word) || bare.contains(&own))
 }
 
 /// The words of a text without marks, each between blanks.
@@ -117,10 +119,14 @@ mod tests {
     #[test]
     fn words_of_the_settings_count_too() {
         let own = Words {
-            stock: vec!["Tạm ngưng bán".to_owned(), String::new()],
+            stock: vec!["Tạm ngưng bán".to_owned(), String::new(), "-".to_owned()],
             ..Words::default()
         };
         assert_eq!(own.class_of("flavor: tam ngung ban"), Some(ErrorClass::Stock));
-        assert_eq!(own.class_of("flavor is unknown"), None, "an empty word means nothing");
+        assert_eq!(
+            own.class_of("flavor is unknown"),
+            None,
+            "a word without a letter means nothing"
+        );
     }
 }

@@ -193,8 +193,10 @@ impl Shared {
                 }
             }
             Err(error) => {
-                let remedy = "give the credential the right to read volumes";
-                found.push(Diagnosis::fail("permission", self.told(name, &error), remedy));
+                let remedy =
+                    "give the credential the right to read volumes, and the controller that to list PersistentVolumes";
+                let error = self.accounts.redactor().redact(&error.to_string());
+                found.push(Diagnosis::fail("permission", format!("{name}: {error}"), remedy));
             }
         }
         found

@@ -325,7 +325,9 @@ impl Shared {
                     self.end_order(&mark.uid, OrderEnd::Nothing);
                     if let (ErrorClass::Quota, Some(flavor)) = (error.class, catalogue.flavor(&offer.flavor)) {
                         let wanted = launch.wanted(flavor);
-                        self.reservations.deny(&account.name, claim, &wanted, self.clock.now());
+                        if !quota::is_about_disks_alone(&error.message) {
+                            self.reservations.deny(&account.name, claim, &wanted, self.clock.now());
+                        }
                         if quota::may_be_about_size(&error.message) {
                             let listed = self.listed(account, &servers, &[], &catalogue);
                             self.reservations.learn(&listed, &name, &wanted);

@@ -1,7 +1,7 @@
 //! Root disks that no server has, whoever left them: the earlier provider left every one. Listed for an administrator, and deleted
 //! only if one says so (§5.10).
 
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
 use jiff::Timestamp;
 use karpenter_cloud::{CloudError, clock::later};
@@ -9,10 +9,8 @@ use karpenter_cloud::{CloudError, clock::later};
 use super::{BizflyCloudProvider, Shared};
 use crate::{
     account::Account,
-    client::{
-        ApiError,
-        wire::{self, Server, Volume},
-    },
+    client::wire::{self, Server, Volume},
+    volume_plans,
 };
 
 /// A root disk that no server has.
@@ -30,7 +28,7 @@ pub struct OrphanVolume {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OrphanEnd {
     Deleted,
-    /// It has a server by now.
+    /// It has a server by now, or belongs to a PersistentVolume.
     InUse,
 }
 
@@ -41,11 +39,17 @@ impl BizflyCloudProvider {
     /// The root disks without a server, of all accounts.
     ///
     /// # Errors
-    /// When an account could not be read.
+    /// When there is no account, or one could not be read.
     pub async fn orphan_volumes(&self) -> Result<Vec<OrphanVolume>, CloudError> {
+        let accounts = self.shared.accounts.all().await?;
+        if accounts.is_empty() {
+            return Err(CloudError::invalid(
+                "there is no ProviderConfig, and the environment has no credentials",
+            ));
+        }
         let mut found = Vec::new();
-        for account in self.shared.accounts.all().await? {
-            let orphans = self.shared.orphans(&account).await.map_err(CloudError::from)?;
+        for account in accounts {
+            let orphans = self.shared.orphans(&account).await?;
             let told = orphans.into_iter().map(|volume| OrphanVolume {
                 account: account.name.clone(),
                 created_at: volume.created_at(),
@@ -67,13 +71,15 @@ impl BizflyCloudProvider {
         let Some(account) = accounts.into_iter().find(|account| account.name == orphan.account) else {
             return Err(CloudError::not_found(format!("ProviderConfig {}", orphan.account)));
         };
+        let servers = account.api.servers().await.map_err(CloudError::from)?;
+        let claimed = volume_plans::handles(&self.shared).await?;
+        // Last, so that nothing comes between this look and the deletion: the volume itself knows best who has it.
         let volume = match account.api.volume(&orphan.id).await {
             Ok(volume) => volume,
             Err(error) if error.is_not_found() => return Ok(OrphanEnd::Deleted),
             Err(error) => return Err(error.into()),
         };
-        let servers = account.api.servers().await.map_err(CloudError::from)?;
-        if !is_orphan(&volume, &servers, self.shared.clock.now()) {
+        if !is_orphan(&volume, &servers, &claimed, self.shared.clock.now()) {
             return Ok(OrphanEnd::InUse);
         }
         self.shared.remove_volume(&account, &orphan.id).await?;
@@ -82,28 +88,38 @@ impl BizflyCloudProvider {
 }
 
 impl Shared {
-    pub(super) async fn orphans(&self, account: &Account) -> Result<Vec<Volume>, ApiError> {
+    pub(super) async fn orphans(&self, account: &Account) -> Result<Vec<Volume>, CloudError> {
         // Volumes first: a server that shows in between has its disk in no older list.
-        let volumes = account.api.volumes().await?;
-        let servers = account.api.servers().await?;
+        let volumes = account.api.volumes().await.map_err(CloudError::from)?;
+        let servers = account.api.servers().await.map_err(CloudError::from)?;
+        let claimed = volume_plans::handles(self).await?;
         let now = self.clock.now();
-        let orphans = volumes.into_iter().filter(|volume| is_orphan(volume, &servers, now));
-        Ok(orphans.collect())
+        let mut orphans = volumes;
+        orphans.retain(|volume| is_orphan(volume, &servers, &claimed, now));
+        Ok(orphans)
     }
 }
 
-fn is_orphan(volume: &Volume, servers: &[Server], now: Timestamp) -> bool {
+/// Whether nobody has this disk, as far as can be told; `claimed` are the handles of this cluster's PersistentVolumes. What is not
+/// known to be old may be that of a launch.
+fn is_orphan(volume: &Volume, servers: &[Server], claimed: &BTreeSet<String>, now: Timestamp) -> bool {
     let has_server = servers.iter().any(|server| {
-        [server.name.as_str(), server.ordered_name()]
+        let is_attached = server.volumes.iter().any(|own| own.id == volume.id);
+        let is_named = [server.name.as_str(), server.ordered_name()]
             .iter()
-            .any(|name| wire::root_disk_name(name).eq_ignore_ascii_case(&volume.name))
+            .any(|name| wire::root_disk_name(name).eq_ignore_ascii_case(&volume.name));
+        is_attached || is_named
     });
-    let is_young = volume.created_at().is_some_and(|at| now < later(at, LEAST_AGE));
+    let is_old = volume.created_at().is_some_and(|at| now >= later(at, LEAST_AGE));
+    let is_at_rest = ["available", "error"]
+        .iter()
+        .any(|status| volume.status.eq_ignore_ascii_case(status));
     volume.name.ends_with(&wire::root_disk_name(""))
-        && volume.status.eq_ignore_ascii_case("available")
+        && is_at_rest
         && !volume.is_attached()
         && !has_server
-        && !is_young
+        && !claimed.contains(&volume.id)
+        && is_old
 }
 
 #[cfg(test)]
@@ -119,16 +135,23 @@ mod tests {
             all[key] = value.clone();
         }
         let volume: Volume = serde_json::from_value(all).expect("a volume");
-        let server = json!({"id": "s", "name": "web", "status": "BUILD"});
+        let server = json!({
+            "id": "s", "name": "web", "status": "BUILD", "os-extended-volumes:volumes_attached": [{"id": "attached"}],
+        });
         let servers: Vec<Server> = vec![serde_json::from_value(server).expect("a server")];
         let now = "2026-01-01T00:10:00Z".parse().expect("a time");
-        assert_eq!(is_orphan(&volume, &servers, now), orphan, "{volume:?}");
+        let claimed = BTreeSet::from(["claimed".to_owned()]);
+        assert_eq!(is_orphan(&volume, &servers, &claimed, now), orphan, "{volume:?}");
     }
 
     #[test]
     fn only_root_disks_that_nobody_has_or_will_have_are_orphans() {
         check(json!({}), true);
-        check(json!({"created_at": ""}), true);
+        check(json!({"status": "error"}), true);
+        check(json!({"created_at": ""}), false);
+        check(json!({"created_at": "yesterday"}), false);
+        check(json!({"id": "attached"}), false);
+        check(json!({"id": "claimed"}), false);
         check(json!({"created_at": "2026-01-01T00:00:01"}), false);
         check(json!({"name": "pvc-1"}), false);
         check(json!({"name": "old_datadisk"}), false);

@@ -144,7 +144,7 @@ impl Shared {
     /// How a claim's pool spells the capacity type of servers that are paid so, if in an old way.
     pub(super) async fn capacity_type_of(&self, claim: &NodeClaim, plan: &str) -> Result<Option<String>, CloudError> {
         let pool = self.pool_of(claim).await?;
-        Ok(pool.and_then(|pool| spelling_of(&pool, claim, plan)))
+        Ok(pool.and_then(|pool| spelling_of(&pool, plan)))
     }
 
     async fn pool_of(&self, claim: &NodeClaim) -> Result<Option<NodePool>, CloudError> {
@@ -183,19 +183,15 @@ pub(super) fn plans_of(pool: &NodePool) -> Option<Vec<String>> {
     (!plans.is_empty()).then_some(plans)
 }
 
-/// The old spelling of a pool that means this plan. Of several, the first that the claim names too, else the first.
-fn spelling_of(pool: &NodePool, claim: &NodeClaim, plan: &str) -> Option<String> {
+/// The first old spelling of a pool that means this plan: claims name the current one, whatever their pods select by.
+fn spelling_of(pool: &NodePool, plan: &str) -> Option<String> {
     let spellings: &[&str] = match plan {
         PLAN_SAVING => &SAVING_PLAN_SPELLINGS,
         PLAN_ON_DEMAND => &ON_DEMAND_SPELLINGS,
         _ => &[],
     };
-    let own = capacity_types(pool)?.iter();
-    let own: Vec<&String> = own.filter(|value| spellings.contains(&value.as_str())).collect();
-    let asked = claim.spec.requirements.iter().filter(|own| own.key == CAPACITY_TYPE);
-    let asked: Vec<&String> = asked.flat_map(|own| &own.values).collect();
-    let named = own.iter().find(|value| asked.contains(*value));
-    named.or(own.first()).map(|value| (*value).clone())
+    let mut own = capacity_types(pool)?.iter();
+    own.find(|value| spellings.contains(&value.as_str())).cloned()
 }
 
 /// The capacity types that a pool names.

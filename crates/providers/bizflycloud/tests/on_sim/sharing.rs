@@ -181,7 +181,7 @@ async fn a_hub_that_never_answers_is_told_and_keeps_nobody_from_another() {
     world.apply(&second);
     world.clock.sleep(Duration::from_secs(3)).await;
     let error = world.provider.share().await.expect_err("no answer").to_string();
-    assert!(error.contains("the hub did not answer within 30 seconds"), "{error}");
+    assert!(error.contains("the hub did not answer in time"), "{error}");
     assert_eq!(world.events("HubUnreachable").len(), 1);
     let told = world.sandbox.objects().list::<BizflyCapacityShare>("");
     assert_eq!(told.len(), 1, "by the other account, in its hub");
