@@ -2,6 +2,7 @@
 
 pub(crate) mod controller;
 mod convert;
+mod cost;
 mod crds;
 pub(crate) mod demo;
 pub(crate) mod doctor;
@@ -24,6 +25,8 @@ pub(crate) enum Command {
     Crds(crds::Crds),
     /// Check an installation and its cloud from the outside, and say what to fix.
     Doctor(Box<doctor::Doctor>),
+    /// Tell what nodes at BizFly Cloud cost, per hour and this month, and what could be saved.
+    Cost(cost::Cost),
     /// Make and check the API key that the OVHcloud provider works with.
     Ovhcloud(ovhcloud::Ovhcloud),
     /// Print v1 manifests for v1alpha5 Provisioners.
@@ -41,6 +44,7 @@ impl Command {
             Self::Demo(demo) => demo.run(terminal),
             Self::Crds(crds) => crds.run(),
             Self::Doctor(doctor) => doctor.run(terminal),
+            Self::Cost(cost) => cost.run(terminal),
             Self::Ovhcloud(ovhcloud) => ovhcloud.run(terminal),
             Self::Convert(convert) => convert.run(terminal),
             Self::Simulate(simulate) => simulate.run(terminal),

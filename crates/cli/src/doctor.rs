@@ -15,7 +15,7 @@ use kube::{Client, Config};
 use crate::error::CliError;
 use crate::providers::{Provider, ProviderFlags, Purpose};
 
-use installation::Installation;
+pub(crate) use installation::Installation;
 pub(crate) use orphans::{Orphans, look as look_for_orphans};
 pub(crate) use report::Report;
 
@@ -75,7 +75,7 @@ pub(crate) async fn examine(request: &Request) -> Report {
     report
 }
 
-async fn connect() -> Result<(Config, Client), CliError> {
+pub(crate) async fn connect() -> Result<(Config, Client), CliError> {
     let config = Config::infer()
         .await
         .map_err(|error| CliError::unreachable(error.to_string()))?;

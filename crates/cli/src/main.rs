@@ -2,6 +2,7 @@
 
 mod cluster_files;
 mod commands;
+mod cost;
 mod demo;
 mod doctor;
 mod error;

@@ -20,19 +20,19 @@ const STALE: SignedDuration = SignedDuration::from_secs(30);
 
 /// What was found of the controller.
 #[derive(Debug, Default)]
-pub(super) struct Installation {
+pub(crate) struct Installation {
     deployment: Option<Deployment>,
     /// Why it could not be looked for.
     problem: Option<String>,
     pub(super) provider: Option<Provider>,
     /// Where it is, or would be.
-    pub(super) namespace: String,
+    pub(crate) namespace: String,
     /// Whom it acts as.
     pub(super) user: Option<String>,
 }
 
 impl Installation {
-    pub(super) async fn find(client: &Client, namespace: Option<&str>) -> Self {
+    pub(crate) async fn find(client: &Client, namespace: Option<&str>) -> Self {
         let api: Api<Deployment> = match namespace {
             Some(namespace) => Api::namespaced(client.clone(), namespace),
             None => Api::all(client.clone()),

@@ -2,9 +2,11 @@
 //!
 //! Besides the NodeClass's status this is where the provider writes to the cluster: one condition of its own on each Node (§5.9).
 
+mod costs;
 mod firewalls;
 mod health;
 mod report;
+mod savings;
 mod usage;
 
 use std::{
@@ -31,6 +33,7 @@ use kube::{
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
+pub(crate) use costs::Costs;
 pub(crate) use firewalls::Firewalls;
 pub(crate) use usage::Usage;
 
@@ -171,9 +174,9 @@ pub(crate) async fn round(shared: &Shared, usage: &Usage) -> Result<(), CloudErr
         member.check_registration(shared).await;
     }
     firewalls::repair(shared, &accounts, &members, &classes).await?;
-    shared
-        .metrics
-        .fleet(&report::of(shared, &members, &classes, usage).await);
+    let mut report = report::of(shared, &members, &classes, usage).await;
+    costs::keep(shared, &members, &classes, &accounts, &mut report).await;
+    shared.metrics.fleet(&report);
     shared.fleet.forget_others(&claims);
     shared.firewalls.forget_others(&members);
     shared.forget_types_of_others(&classes);

@@ -2,7 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use karpenter_api::labels::{self, ARCH_AMD64, CAPACITY_TYPE_ON_DEMAND, CAPACITY_TYPE_SPOT};
+use karpenter_api::{
+    NodeClaim,
+    labels::{self, ARCH_AMD64, CAPACITY_TYPE_ON_DEMAND, CAPACITY_TYPE_SPOT},
+};
 use karpenter_cloud::{ClaimMark, Instance, InstancePhase, InstanceType, OfferingOverrides, selection};
 
 use crate::{
@@ -197,6 +200,13 @@ pub fn hourly_price(server: &Server, catalogue: &CloudCatalogue, facts: &ClassFa
         disk_type: disk_type(server),
         disk_gib: facts.disk_gib(),
     }))
+}
+
+/// What a claim's server cost per hour when it was launched, as is noted on the claim.
+pub fn price_at_launch(claim: &NodeClaim) -> Option<f64> {
+    let told = claim.metadata.annotations.as_ref()?.get(annotations::HOURLY_PRICE)?;
+    let price: f64 = told.parse().ok()?;
+    (price.is_finite() && price >= 0.0).then_some(price)
 }
 
 /// The kind of a server's root disk.

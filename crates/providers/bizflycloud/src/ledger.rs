@@ -1,5 +1,5 @@
 //! What must outlive the process and fits nowhere else: disks made with servers, memory that nodes really had, and which warm
-//! server became whose. Kept in one ConfigMap beside the controller (§5.2, §5.10, §7.5).
+//! server became whose. Kept in one ConfigMap beside the controller, which has a page on costs too (§5.2, §5.10, §6.5, §7.5).
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -16,7 +16,7 @@ use kube::{
 };
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
-use serde_json::json;
+use serde_json::{Value, json};
 
 /// The ledger. What is written into it is known at once and stored with the next [`save`](Ledger::save).
 pub(crate) struct Ledger {
@@ -101,10 +101,7 @@ impl Ledger {
         if store.is_read {
             return Ok(());
         }
-        let maps: Api<ConfigMap> = Api::namespaced(self.kube.clone(), &self.namespace);
-        let context = || format!("reading ConfigMap {}/{NAME}", self.namespace);
-        let found = maps.get_opt(NAME).await.cloud_context(context())?;
-        let pages = found.and_then(|map| map.data).unwrap_or_default();
+        let pages = self.stored_pages().await?;
         let now = self.clock.now();
         let mut book = self.book.lock();
         // What this process found out meanwhile is newer.
@@ -139,6 +136,37 @@ impl Ledger {
             let pages = json!({ VOLUMES: text(&book.volumes), MEMORY: text(&book.memory), WARM: text(&book.warm) });
             (pages, book.generation)
         };
+        self.write(&pages).await?;
+        store.generation = generation;
+        Ok(())
+    }
+
+    /// A page that somebody else keeps, as it is stored now: what this process read when it did not lead may be old.
+    ///
+    /// # Errors
+    /// When the cluster could not be asked.
+    pub(crate) async fn stored_page(&self, name: &str) -> Result<Option<String>, CloudError> {
+        Ok(self.stored_pages().await?.remove(name))
+    }
+
+    /// Stores a page that somebody else keeps.
+    ///
+    /// # Errors
+    /// When the cluster could not be asked.
+    pub(crate) async fn write_page(&self, name: &str, text: &str) -> Result<(), CloudError> {
+        let _store = self.store.lock().await;
+        self.write(&json!({ name: text })).await
+    }
+
+    async fn stored_pages(&self) -> Result<BTreeMap<String, String>, CloudError> {
+        let maps: Api<ConfigMap> = Api::namespaced(self.kube.clone(), &self.namespace);
+        let context = || format!("reading ConfigMap {}/{NAME}", self.namespace);
+        let found = maps.get_opt(NAME).await.cloud_context(context())?;
+        Ok(found.and_then(|map| map.data).unwrap_or_default())
+    }
+
+    /// Writes these pages and leaves the others as they are.
+    async fn write(&self, pages: &Value) -> Result<(), CloudError> {
         let maps: Api<ConfigMap> = Api::namespaced(self.kube.clone(), &self.namespace);
         let patch = json!({ "data": pages });
         let patched = maps.patch(NAME, &PatchParams::default(), &Patch::Merge(&patch)).await;
@@ -154,7 +182,6 @@ impl Ledger {
             }
             Err(error) => return Err(error).cloud_context(context()),
         }
-        store.generation = generation;
         Ok(())
     }
 

@@ -13,6 +13,7 @@ pub mod catalogue;
 pub mod client;
 pub mod compat;
 pub mod convert;
+pub mod cost;
 pub mod credentials;
 mod events;
 pub mod flavor;

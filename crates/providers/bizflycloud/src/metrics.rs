@@ -6,6 +6,7 @@ use std::{
 };
 
 use http::StatusCode;
+use jiff::Timestamp;
 use karpenter_api::labels::CAPACITY_TYPE_SPOT;
 use karpenter_cloud::{
     InstanceTypes,
@@ -17,7 +18,10 @@ use prometheus::{
     core::Collector,
 };
 
-use crate::client::{ApiObserver, ErrorClass, tells_all};
+use crate::{
+    client::{ApiObserver, ErrorClass, tells_all},
+    cost::{CostPage, Saving},
+};
 
 /// Every metric of the provider. Cheap to clone; clones count together.
 #[derive(Clone, Debug)]
@@ -58,6 +62,7 @@ struct Families {
     node_cost: GaugeVec,
     pool_cost: GaugeVec,
     savings: GaugeVec,
+    month_to_date: GaugeVec,
 }
 
 /// Why a server was deleted.
@@ -77,8 +82,7 @@ pub(crate) struct FleetReport {
     /// Node, resource, allocatable, and the part of it that pods ask for.
     pub(crate) nodes: Vec<(String, &'static str, f64, f64)>,
     pub(crate) costs: Vec<NodeCost>,
-    /// NodePool, kind of saving, currency, amount per hour.
-    pub(crate) savings: Vec<(String, &'static str, String, f64)>,
+    pub(crate) savings: Vec<Saving>,
 }
 
 /// What one node costs per hour.
@@ -90,6 +94,8 @@ pub(crate) struct NodeCost {
     pub(crate) billing_plan: String,
     pub(crate) currency: String,
     pub(crate) hourly: f64,
+    /// When its server was made.
+    pub(crate) since: Option<Timestamp>,
 }
 
 impl Metrics {
@@ -148,6 +154,7 @@ impl Metrics {
             Box::new(own.node_cost.clone()),
             Box::new(own.pool_cost.clone()),
             Box::new(own.savings.clone()),
+            Box::new(own.month_to_date.clone()),
         ]
     }
 
@@ -326,6 +333,7 @@ impl Metrics {
                 billing_plan,
                 currency,
                 hourly,
+                since: _,
             } = cost;
             own.node_cost
                 .with_label_values(&[node_pool, instance_type, zone, billing_plan, currency])
@@ -333,10 +341,20 @@ impl Metrics {
             own.pool_cost.with_label_values(&[node_pool, currency]).add(*hourly);
         }
         own.savings.reset();
-        for (pool, kind, currency, hourly) in &report.savings {
+        for saving in &report.savings {
             own.savings
-                .with_label_values(&[pool.as_str(), kind, currency])
-                .add(*hourly);
+                .with_label_values(&[saving.node_pool.as_str(), saving.way.kind(), &saving.currency])
+                .add(saving.hourly);
+        }
+    }
+
+    /// What NodePools have cost this month.
+    pub(crate) fn month_to_date(&self, page: &CostPage) {
+        let own = &self.0.month_to_date;
+        own.reset();
+        for spent in &page.node_pools {
+            own.with_label_values(&[spent.node_pool.as_str(), &spent.currency])
+                .set(spent.amount);
         }
     }
 
@@ -629,6 +647,13 @@ impl Families {
                     "What could be saved per hour, by how.",
                 ),
                 &["nodepool", "kind", "currency"],
+            )?,
+            month_to_date: GaugeVec::new(
+                opts(
+                    "karpenter_bizflycloud_nodepool_cost_month_to_date",
+                    "What a NodePool's nodes have cost since the 1st of the month (UTC), as far as somebody watched.",
+                ),
+                &["nodepool", "currency"],
             )?,
             billing_ready: IntGaugeVec::new(
                 opts("karpenter_bizflycloud_billing_ready", "Whether the account is paid up."),

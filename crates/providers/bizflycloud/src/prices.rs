@@ -114,11 +114,28 @@ impl Prices {
             Some(vcpu * flavor.vcpus as f64 + memory * gib)
         });
         let machine = machine.unwrap_or_else(|| estimate(flavor, gib) * machine_factor(purchase.plan));
-        let per_gib = match purchase.disk_type {
-            "HDD" => told(|entry| entry.disk_gib_hour?.hdd),
-            _ => told(|entry| entry.disk_gib_hour?.ssd),
+        (machine + self.disk_gib(purchase) * f64::from(purchase.disk_gib)).max(1e-6)
+    }
+
+    /// The price of a disk alone, of which neither kind nor zone is told: as an SSD of the vendor's default tier.
+    pub(crate) fn disk(&self, plan: &str, gib: u64) -> f64 {
+        let per_gib = self.disk_gib(&Purchase {
+            flavor: &Flavor::default(),
+            zone: "",
+            plan,
+            disk_type: "SSD",
+            disk_gib: 0,
+        });
+        per_gib * gib as f64
+    }
+
+    /// The price of a GiB of disk.
+    fn disk_gib(&self, purchase: &Purchase<'_>) -> f64 {
+        let told = match purchase.disk_type {
+            "HDD" => self.most_specific(purchase, |entry| entry.disk_gib_hour?.hdd),
+            _ => self.most_specific(purchase, |entry| entry.disk_gib_hour?.ssd),
         };
-        let per_gib = per_gib.unwrap_or_else(|| {
+        told.unwrap_or_else(|| {
             let base = if purchase.disk_type == "HDD" {
                 DISK_HDD
             } else {
@@ -128,8 +145,7 @@ impl Prices {
                 "on_demand" => base * ON_DEMAND_DISK_FACTOR / 100.0,
                 _ => base / 100.0,
             }
-        });
-        (machine + per_gib * f64::from(purchase.disk_gib)).max(1e-6)
+        })
     }
 
     fn most_specific(&self, purchase: &Purchase<'_>, value: fn(&PriceEntry) -> Option<f64>) -> Option<f64> {

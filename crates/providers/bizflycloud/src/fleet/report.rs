@@ -14,8 +14,9 @@ use super::{Member, Usage};
 use crate::{
     account::Account,
     catalogue::{CloudCatalogue, PLAN_ON_DEMAND, PLAN_SAVING},
-    instance,
-    labels::{self as own, annotations},
+    client::wire::Server,
+    cost::{Saving, Way},
+    instance, labels as own,
     metrics::{FleetReport, NodeCost},
     node_class::BizflyCloudNodeClass,
     prices::Purchase,
@@ -50,14 +51,19 @@ pub(super) async fn of(
             billing_plan: member.label(own::BILLING_PLAN).to_owned(),
             currency: account.currency.clone(),
             hourly,
+            since: member.server.and_then(Server::created_at),
         });
         let class = classes.get(&member.claim.spec.node_class_ref.name);
         if let Some(class) = class
             && let Ok(catalogue) = account.catalogue().await
-            && let Some((kind, amount)) = saving(shared, member, account, class, &catalogue).await
+            && let Some((way, hourly)) = saving(shared, member, account, class, &catalogue).await
         {
-            let pool = member.claim.node_pool().unwrap_or_default().to_owned();
-            report.savings.push((pool, kind, account.currency.clone(), amount));
+            report.savings.push(Saving {
+                node_pool: member.claim.node_pool().unwrap_or_default().to_owned(),
+                way,
+                currency: account.currency.clone(),
+                hourly,
+            });
         }
     }
     report
@@ -89,11 +95,12 @@ async fn saving(
     account: &Account,
     class: &BizflyCloudNodeClass,
     catalogue: &CloudCatalogue,
-) -> Option<(&'static str, f64)> {
+) -> Option<(Way, f64)> {
     let server = member.server?;
     let paid = member.hourly_price();
     if server.status == "SHUTOFF" {
-        return Some(("stopped-server", paid * STOPPED_SHARE));
+        let server = server.id.clone();
+        return Some((Way::StoppedServer { server }, paid * STOPPED_SHARE));
     }
     let flavor = catalogue.flavor(instance::canonical_flavor(server, catalogue))?;
     let facts = shared.facts(class, account);
@@ -101,7 +108,11 @@ async fn saving(
     let is_old = server
         .created_at()
         .is_some_and(|at| shared.clock.now() >= later(at, SUBSCRIPTION_PAYS));
-    if is_old && member.label(own::BILLING_PLAN) == PLAN_ON_DEMAND {
+    let is_sold = flavor
+        .billing_plans
+        .as_ref()
+        .is_none_or(|sold| sold.iter().any(|plan| plan == PLAN_SAVING));
+    if is_old && is_sold && member.label(own::BILLING_PLAN) == PLAN_ON_DEMAND {
         let prices = account.prices().await;
         let price = |plan: &str| {
             prices.hourly(&Purchase {
@@ -112,24 +123,27 @@ async fn saving(
                 disk_gib: facts.disk_gib(),
             })
         };
-        savings.push(("saving-plan", price(PLAN_ON_DEMAND) - price(PLAN_SAVING)));
+        savings.push((Way::SavingPlan, price(PLAN_ON_DEMAND) - price(PLAN_SAVING)));
     }
     let types = shared.types_of(class, account, None).await.ok()?;
     let same_size = selection::candidates(member.claim, &types, shared.rules())
         .into_iter()
         .filter(|candidate| {
             let other = catalogue.flavor(&candidate.instance_type.name);
-            other.is_some_and(|other| (other.vcpus, other.ram) == (flavor.vcpus, flavor.ram))
+            other.is_some_and(|other| {
+                other.name != flavor.name && (other.vcpus, other.ram) == (flavor.vcpus, flavor.ram)
+            })
         })
         .min_by(|a, b| a.offering.price.total_cmp(&b.offering.price));
     if let Some(cheaper) = same_size.filter(|candidate| candidate.offering.price < paid) {
         let other = catalogue.flavor(&cheaper.instance_type.name)?;
-        let kind = if other.category() == flavor.category() {
-            "generation"
+        let (from, to) = (flavor.name.clone(), other.name.clone());
+        let way = if other.category() == flavor.category() {
+            Way::Generation { from, to }
         } else {
-            "category"
+            Way::Category { from, to }
         };
-        savings.push((kind, paid - cheaper.offering.price));
+        savings.push((way, paid - cheaper.offering.price));
     }
     savings
         .into_iter()
@@ -139,9 +153,7 @@ async fn saving(
 
 impl Member<'_> {
     /// What was paid at launch.
-    fn hourly_price(&self) -> f64 {
-        let notes = self.claim.metadata.annotations.as_ref();
-        let told = notes.and_then(|notes| notes.get(annotations::HOURLY_PRICE));
-        told.and_then(|price| price.parse().ok()).unwrap_or_default()
+    pub(super) fn hourly_price(&self) -> f64 {
+        instance::price_at_launch(self.claim).unwrap_or_default()
     }
 }

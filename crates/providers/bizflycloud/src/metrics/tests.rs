@@ -62,6 +62,7 @@ fn every_metric_has_the_name_and_labels_that_dashboards_know() {
             "nodepool, instance_type, zone, billing_plan, currency",
         ),
         ("nodepool_cost_hourly", "nodepool, currency"),
+        ("nodepool_cost_month_to_date", "nodepool, currency"),
         ("savings_potential_hourly", "nodepool, kind, currency"),
         ("account_balance", "provider_config, currency"),
         ("billing_ready", "provider_config, currency"),

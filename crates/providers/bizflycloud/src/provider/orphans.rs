@@ -88,7 +88,7 @@ impl BizflyCloudProvider {
 }
 
 impl Shared {
-    pub(super) async fn orphans(&self, account: &Account) -> Result<Vec<Volume>, CloudError> {
+    pub(crate) async fn orphans(&self, account: &Account) -> Result<Vec<Volume>, CloudError> {
         // Volumes first: a server that shows in between has its disk in no older list.
         let volumes = account.api.volumes().await.map_err(CloudError::from)?;
         let servers = account.api.servers().await.map_err(CloudError::from)?;

@@ -5,6 +5,7 @@ mod client;
 mod cluster;
 mod collection;
 mod conformance;
+mod costs;
 mod crashes;
 mod doctor;
 mod environment;
