@@ -47,7 +47,9 @@ const DEFAULT_CURRENCY: &str = "VND";
 /// # Errors
 /// When it does not answer, or does not tell.
 pub(crate) async fn read(namespace: Option<&str>, now: Timestamp) -> Result<Bill, CliError> {
-    let (_, client) = doctor::connect().await?;
+    let (_, client) = doctor::connect()
+        .await
+        .map_err(|error| CliError::unreachable(format!("the cluster can't be reached: {error}")))?;
     let kind = NodeClassKind::of::<BizflyCloudNodeClass>();
     let mut claims = listed::<NodeClaim>(&client, "NodeClaims").await?;
     claims.retain(|claim| {

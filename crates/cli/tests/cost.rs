@@ -94,6 +94,7 @@ impl World {
         command
             .arg("cost")
             .args(arguments)
+            .env_remove("KUBERNETES_SERVICE_HOST")
             .env("KUBECONFIG", self.directory.path().join("kubeconfig"));
         tokio::task::spawn_blocking(move || command.output().unwrap())
             .await
@@ -292,4 +293,10 @@ async fn what_cannot_be_read_is_exit_code_1_and_no_cluster_is_3() {
     assert_eq!(output.status.code(), Some(3), "{said}");
     assert!(said.starts_with("error: the cluster can't be reached"), "{said}");
     assert!(output.stdout.is_empty());
+
+    std::fs::remove_file(&kubeconfig).unwrap();
+    let output = world.cost(&[]).await;
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(3), "{said}");
+    assert!(said.starts_with("error: the cluster can't be reached"), "{said}");
 }
