@@ -72,6 +72,9 @@ pub(crate) fn flags() -> Vec<Flag> {
     let mut heading = String::new();
     for line in help.lines() {
         let text = line.trim();
+        if text == "Example:" {
+            break;
+        }
         if !line.starts_with(' ') {
             if let Some(title) = text.strip_suffix(':') {
                 heading = title.to_owned();

@@ -8,7 +8,8 @@ use async_trait::async_trait;
 use k8s_openapi::api::core::v1::Secret;
 use karpenter_api::{NodeClaim, NodePool, validation::Finding};
 use karpenter_cloud::{
-    NodeClassKind,
+    CloudError, NodeClassKind,
+    error::CloudContext,
     webhook::{Judgement, Reviewer, Webhook, WebhookError},
 };
 use kube::{Api, ResourceExt, api::ListParams};
@@ -18,18 +19,16 @@ use serde_json::Value;
 use crate::{
     catalogue::{CloudCatalogue, glob},
     client::wire::Flavor,
+    compat,
     convert::convert,
     node_class::{BizflyCloudNodeClass, validation},
     pool_advice,
     provider::{BizflyCloudProvider, Shared},
-    provider_config::{self, DEFAULT_TAG_PREFIX, ProviderConfig},
+    provider_config::{self, DEFAULT_TAG_PREFIX, LEAST_ROOT_DISK, ProviderConfig},
     provisioner::Provisioner,
     region::{Region, RegionChoice},
     resolution::JoinMode,
 };
-
-/// The cloud's own minimum.
-const LEAST_ROOT_DISK: u32 = 20;
 
 impl BizflyCloudProvider {
     /// Serves the webhook where the settings ask for it, in this process whether it leads or not; answers where.
@@ -66,9 +65,10 @@ impl Reviewer for Shared {
                 Ok(class) => self.of_class(&class).await,
                 Err(judgement) => judgement,
             },
+            // Pools are only warned of, and perhaps another provider's, of a newer version.
             (Some("karpenter.sh"), Some("NodePool")) => match read(object) {
                 Ok(pool) => self.of_pool(&pool).await,
-                Err(judgement) => judgement,
+                Err(_) => Judgement::default(),
             },
             (Some("karpenter.sh"), Some("Provisioner")) => match read(object) {
                 Ok(provisioner) => self.of_provisioner(&provisioner).await,
@@ -94,12 +94,16 @@ impl Shared {
         let mut judgement = refused(&provider_config::validation::findings(spec));
         if let Some(old) = old {
             let region = |own: &ProviderConfig| RegionChoice::parse(&own.spec.region).map(|choice| choice.region).ok();
-            if region(old) != region(config)
-                && let Some(claim) = self.claim_of(&name).await
-            {
-                judgement.refusals.push(format!(
-                    "spec.region can't change while NodeClaims such as {claim} are in it; make another ProviderConfig"
-                ));
+            if region(old) != region(config) {
+                match self.claim_of(&name).await {
+                    Ok(Some(claim)) => judgement.refusals.push(format!(
+                        "spec.region can't change while NodeClaims such as {claim} are in it; make another ProviderConfig"
+                    )),
+                    Ok(None) => {}
+                    Err(error) => judgement.warnings.push(format!(
+                        "spec.region: whether NodeClaims are in it could not be checked: {error}"
+                    )),
+                }
             }
             if old.spec.tagging.tag_prefix != spec.tagging.tag_prefix {
                 judgement.warnings.push(
@@ -137,13 +141,20 @@ impl Shared {
             .as_deref()
             .or(config.as_ref().map(|own| own.spec.region.as_str()));
         if let Some(region) = region.and_then(|text| RegionChoice::parse(text).ok()) {
+            let told = config.as_ref().and_then(|own| own.status.as_ref());
+            let open: Vec<&str> = told.iter().flat_map(|own| &own.zones).map(String::as_str).collect();
             let known = region.region.zones();
-            for zone in spec.zones.iter().filter(|zone| !known.contains(&zone.as_str())) {
-                judgement.refusals.push(format!(
-                    "spec.zones: {zone} is not a zone of {}; it has {}",
-                    region.region,
-                    known.join(", ")
-                ));
+            for zone in spec.zones.iter().map(String::as_str) {
+                let problem = |zones: &[&str]| {
+                    let zones = zones.join(", ");
+                    format!("spec.zones: {zone} is not a zone of {}; it has {zones}", region.region)
+                };
+                // The cloud opens zones that nobody here has heard of; who asked it knows.
+                match open.is_empty() {
+                    false if !open.contains(&zone) => judgement.refusals.push(problem(&open)),
+                    true if !known.contains(&zone) => judgement.warnings.push(problem(known)),
+                    true | false => {}
+                }
             }
         }
         let mode = JoinMode::of(spec, &self.settings);
@@ -217,9 +228,8 @@ impl Shared {
     }
 
     async fn of_provisioner(&self, provisioner: &Provisioner) -> Judgement {
-        let named = provisioner.spec.provider_ref.as_ref().map(|own| own.name.clone());
-        let config = match named {
-            Some(name) => self.config(&name).await,
+        let config = match compat::config_of(provisioner) {
+            Some(name) => self.config(name).await,
             None => None,
         };
         match convert(provisioner, config.as_ref(), flavors(config.as_ref())) {
@@ -237,15 +247,21 @@ impl Shared {
     }
 
     /// A claim whose class uses this ProviderConfig.
-    async fn claim_of(&self, config: &str) -> Option<String> {
-        let classes = self.classes().await.ok()?;
+    async fn claim_of(&self, config: &str) -> Result<Option<String>, CloudError> {
+        let classes = self.classes().await?;
         let claims: Api<NodeClaim> = Api::all(self.kube.clone());
-        let claims = claims.list(&ListParams::default()).await.ok()?;
+        let claims = claims
+            .list(&ListParams::default())
+            .await
+            .cloud_context("listing NodeClaims")?;
+        let kind = NodeClassKind::of::<BizflyCloudNodeClass>();
         let uses = |claim: &NodeClaim| {
-            let class = classes.get(&claim.spec.node_class_ref.name);
-            class.is_some_and(|class| class.spec.provider_config() == config)
+            let reference = &claim.spec.node_class_ref;
+            let class = classes.get(&reference.name);
+            kind.is_meant_by(&reference.group, &reference.kind)
+                && class.is_some_and(|class| class.spec.provider_config() == config)
         };
-        claims.items.iter().find(|claim| uses(claim)).map(ResourceExt::name_any)
+        Ok(claims.items.iter().find(|claim| uses(claim)).map(ResourceExt::name_any))
     }
 }
 

@@ -123,12 +123,12 @@ async fn carry_out(
     provisioner: &Provisioner,
 ) -> Result<Result<(Conversion, NodePool), Problem>, CloudError> {
     let configs: Api<ProviderConfig> = Api::all(kube.clone());
-    let config = match &provisioner.spec.provider_ref {
-        Some(reference) if reference.kind.as_deref().unwrap_or("ProviderConfig") == "ProviderConfig" => configs
-            .get_opt(&reference.name)
+    let config = match config_of(provisioner) {
+        Some(name) => configs
+            .get_opt(name)
             .await
-            .cloud_context(format!("reading ProviderConfig {}", reference.name))?,
-        Some(_) | None => None,
+            .cloud_context(format!("reading ProviderConfig {name}"))?,
+        None => None,
     };
     let listed = config
         .as_ref()
@@ -177,24 +177,38 @@ async fn carry_out(
         // A class that another Provisioner's conversion made from the same ProviderConfig is shared.
         let ours = existing.as_ref().is_none_or(|existing| is_ours(existing, &name));
         if ours {
-            apply(&classes, &class_name, owned(class, provisioner)).await?;
+            let written = apply(&classes, &class_name, owned(class, provisioner)).await?;
+            if let Err(problem) = written {
+                return Ok(Err(problem));
+            }
         }
     }
-    let pool = apply(&pools, &name, owned(&conversion.node_pool, provisioner)).await?;
-    Ok(Ok((conversion, pool)))
+    let written = apply(&pools, &name, owned(&conversion.node_pool, provisioner)).await?;
+    Ok(written.map(|pool| (conversion, pool)))
 }
 
-async fn apply<K>(api: &Api<K>, name: &str, object: Value) -> Result<K, CloudError>
+/// The ProviderConfig that a Provisioner names, if it names one and nothing else.
+pub(crate) fn config_of(provisioner: &Provisioner) -> Option<&str> {
+    let reference = provisioner.spec.provider_ref.as_ref()?;
+    let kind = reference.kind.as_deref().unwrap_or("ProviderConfig");
+    (kind == "ProviderConfig").then_some(reference.name.as_str())
+}
+
+/// Writes an object. What the API server or a webhook will not have is a matter of the Provisioner, and is told there.
+async fn apply<K>(api: &Api<K>, name: &str, object: Value) -> Result<Result<K, Problem>, CloudError>
 where
     K: Clone + serde::de::DeserializeOwned + std::fmt::Debug,
 {
+    let kind = object["kind"].as_str().unwrap_or_default();
     let params = PatchParams::apply(FIELD_MANAGER).force();
-    api.patch(name, &params, &Patch::Apply(&object))
-        .await
-        .cloud_context(format!(
-            "writing {} {name}",
-            object["kind"].as_str().unwrap_or_default()
-        ))
+    match api.patch(name, &params, &Patch::Apply(&object)).await {
+        Ok(written) => Ok(Ok(written)),
+        Err(kube::Error::Api(status)) if [400, 403, 422].contains(&status.code) => {
+            let message = format!("{kind} {name} was refused: {}", status.message);
+            Ok(Err(Problem::new("ConversionFailed", message)))
+        }
+        Err(error) => Err(error).cloud_context(format!("writing {kind} {name}")),
+    }
 }
 
 fn owned(object: &Value, provisioner: &Provisioner) -> Value {

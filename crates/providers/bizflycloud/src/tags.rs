@@ -84,16 +84,24 @@ pub enum Ownership {
     Foreign,
 }
 
-/// Why a user may not use a tag, if so.
+/// The key of an additional tag as servers bear it.
+pub fn prefixed(key: &str, prefix: &str) -> String {
+    match key.contains(['/', '.']) {
+        true => key.to_owned(),
+        false => format!("{prefix}{key}"),
+    }
+}
+
+/// Why a user may not use a tag, if so; its key as servers bear it.
 pub fn problem_of(key: &str, value: &str, prefix: &str) -> Option<String> {
-    let own = key.strip_prefix(prefix).filter(|_| !prefix.is_empty());
+    let own = key.strip_prefix(prefix);
     if RESERVED.contains(&key) || key.starts_with("bke_") || own.is_some_and(|own| OWN.contains(&own)) {
         return Some(format!("{key} is reserved; use another key"));
     }
     if key.len() > LONGEST || value.len() > LONGEST {
         return Some(format!("{key} is longer than {LONGEST} bytes"));
     }
-    if !key.chars().all(|char| char.is_ascii_graphic()) {
+    if !key.chars().all(|char| char.is_ascii_graphic() || char == ' ') {
         return Some(format!("\"{key}\" has characters other than printable ASCII"));
     }
     None
@@ -105,12 +113,7 @@ pub fn for_launch(tagging: &Tagging, facts: &TagFacts<'_>) -> BTreeMap<String, S
     let mut tags = BTreeMap::new();
     if tagging.enable_resource_tags {
         for (key, value) in &tagging.additional_tags {
-            let key = if key.contains(['/', '.']) {
-                key.clone()
-            } else {
-                prefixed(key)
-            };
-            tags.insert(key, value.clone());
+            tags.insert(self::prefixed(key, &tagging.tag_prefix), value.clone());
         }
         tags.extend(facts.class_tags.clone());
         for (key, value) in [

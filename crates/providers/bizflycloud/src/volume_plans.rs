@@ -61,7 +61,8 @@ pub(crate) async fn keep(shared: Arc<Shared>, stop: CancellationToken) {
 /// # Errors
 /// When the cluster or the cloud could not be asked; what was known stays known.
 pub(crate) async fn round(shared: &Shared) -> Result<(), CloudError> {
-    let handles = block_volumes(shared).await?;
+    let volumes = volumes(shared, &ListParams::default().match_any()).await?;
+    let handles: BTreeMap<String, String> = volumes.iter().filter_map(block_volume).collect();
     shared.volume_plans.learn(shared, &handles).await?;
     let plans = shared.volume_plans.of(&handles);
     if shared.settings.volume_plans == VolumePlanRule::Enforced {
@@ -70,22 +71,20 @@ pub(crate) async fn round(shared: &Shared) -> Result<(), CloudError> {
     tell_of_mismatches(shared, &plans).await
 }
 
-/// The handles of the cluster's volumes, which are the IDs of the cloud's.
+/// The handles of the cluster's volumes, whatever driver they have: the newest list, since what is not in it may be deleted.
 ///
 /// # Errors
 /// When the cluster could not be asked.
 pub(crate) async fn handles(shared: &Shared) -> Result<BTreeSet<String>, CloudError> {
-    Ok(block_volumes(shared).await?.into_values().collect())
+    let volumes = volumes(shared, &ListParams::default()).await?;
+    let csi = volumes.into_iter().filter_map(|volume| volume.spec?.csi);
+    Ok(csi.map(|own| own.volume_handle).collect())
 }
 
-/// The handles of the cluster's volumes by their names.
-async fn block_volumes(shared: &Shared) -> Result<BTreeMap<String, String>, CloudError> {
+async fn volumes(shared: &Shared, how: &ListParams) -> Result<Vec<PersistentVolume>, CloudError> {
     let volumes: Api<PersistentVolume> = Api::all(shared.kube.clone());
-    let listed = volumes
-        .list(&ListParams::default().match_any())
-        .await
-        .cloud_context("listing PersistentVolumes")?;
-    Ok(listed.items.iter().filter_map(block_volume).collect())
+    let listed = volumes.list(how).await.cloud_context("listing PersistentVolumes")?;
+    Ok(listed.items)
 }
 
 /// Name and handle of a volume of the vendor's block storage.

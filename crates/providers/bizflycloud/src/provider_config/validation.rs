@@ -31,10 +31,10 @@ pub fn findings(spec: &ProviderConfigSpec) -> Vec<Finding> {
         let problem = format!("{} tags are too many; {MOST_TAGS} are allowed", tags.len());
         tell("spec.tagging.additionalTags", problem);
     }
-    for problem in tags
-        .iter()
-        .filter_map(|(key, value)| tags::problem_of(key, value, prefix))
-    {
+    for problem in tags.iter().filter_map(|(key, value)| {
+        let written = tags::prefixed(key, prefix);
+        tags::problem_of(key, value, prefix).or_else(|| tags::problem_of(&written, value, prefix))
+    }) {
         tell("spec.tagging.additionalTags", problem);
     }
     let cloud = &spec.cloud_config;
@@ -58,6 +58,19 @@ pub fn findings(spec: &ProviderConfigSpec) -> Vec<Finding> {
     }
     if !is_within(cloud.timeout, Duration::from_secs(1), Duration::from_secs(300)) {
         tell("spec.cloudConfig.timeout", "must be between 1s and 5m".to_owned());
+    }
+    if let Some(pricing) = &spec.pricing {
+        let (is_static, has_map) = (pricing.source == "Static", pricing.config_map_ref.is_some());
+        if pricing.source == "ConfigMap" && !has_map {
+            tell("spec.pricing", "source ConfigMap needs configMapRef".to_owned());
+        }
+        if is_static && has_map {
+            let problem = "source Static uses no configMapRef; choose ConfigMap or BillingAPI".to_owned();
+            tell("spec.pricing", problem);
+        }
+        if pricing.source != "BillingAPI" && pricing.billing_endpoint.is_some() {
+            tell("spec.pricing", "billingEndpoint needs source BillingAPI".to_owned());
+        }
     }
     findings
 }
@@ -117,6 +130,25 @@ mod tests {
         check(
             json!({"tagging": {"additionalTags": {"category": "x"}}}),
             &["spec.tagging.additionalTags"],
+        );
+        check(
+            json!({"tagging": {"additionalTags": {"warm-pool": "x", "Cost Center": "y"}}}),
+            &["spec.tagging.additionalTags"],
+        );
+        check(
+            json!({"tagging": {"tagPrefix": "", "additionalTags": {"data-disks": "x"}}}),
+            &["spec.tagging.additionalTags"],
+        );
+        let map = json!({"name": "prices", "namespace": "default"});
+        check(json!({"pricing": {"source": "ConfigMap"}}), &["spec.pricing"]);
+        check(json!({"pricing": {"source": "ConfigMap", "configMapRef": map}}), &[]);
+        check(
+            json!({"pricing": {"source": "Static", "configMapRef": map}}),
+            &["spec.pricing"],
+        );
+        check(
+            json!({"pricing": {"source": "Static", "billingEndpoint": "https://h"}}),
+            &["spec.pricing"],
         );
         for (url, is_right) in [
             ("https://h/api", true),

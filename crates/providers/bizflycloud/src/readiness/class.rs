@@ -276,13 +276,14 @@ async fn credentials(
     }
 }
 
-/// The first condition that is false, in its own words.
+/// The first condition that is false, in its own words; Ready itself if no other is.
 fn reason_of(config: &ProviderConfig) -> String {
     let own = config
         .conditions()
         .iter()
         .find(|condition| condition.is_false() && condition.type_ != READY);
-    own.map(|condition| format!("{}: {}", condition.reason, condition.message))
+    own.or_else(|| config.condition(READY))
+        .map(|condition| format!("{}: {}", condition.reason, condition.message))
         .unwrap_or_else(|| "it is not ready".to_owned())
 }
 

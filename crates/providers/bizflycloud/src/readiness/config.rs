@@ -120,6 +120,9 @@ async fn judge(shared: &Shared, name: &str, config: &mut ProviderConfig) {
     region(&account, config, now).await;
     let findings = provider_config::validation::findings(&config.spec);
     let invalid = (!findings.is_empty()).then(|| Problem::new("InvalidSpec", validation::message(&findings)));
+    if let Some(problem) = &invalid {
+        shared.events.warn(config, problem.reason, &problem.message).await;
+    }
     let blocked = billing(shared, &account, config, now).await.or(invalid);
     if let Ok(catalogue) = account.catalogue().await {
         let usable = catalogue.flavors.iter().filter(|flavor| flavor.is_usable());

@@ -116,6 +116,10 @@ async fn mistakes_of_a_provider_config_are_refused_and_doubts_are_told() {
     // Another region: not while there are machines in this one.
     let moved = config(json!({"region": "HCM"}));
     assert_eq!(asked.review(&moved, &right).await.0, None);
+    let mut foreign = claim(2, json!([]));
+    foreign.spec.node_class_ref.kind = "KWOKNodeClass".to_owned();
+    asked.world.stored(&foreign);
+    assert_eq!(asked.review(&moved, &right).await.0, None, "another provider's");
     asked.world.stored(&claim(1, json!([])));
     let (refusal, _) = asked.review(&moved, &right).await;
     assert!(refusal.expect("refused").contains("default-00001"));
@@ -168,6 +172,13 @@ async fn mistakes_of_classes_pools_and_provisioners_are_told_before_they_are_sto
     let mut foreign = short.clone();
     foreign["spec"]["template"]["spec"]["nodeClassRef"]["group"] = json!("karpenter.kwok.sh");
     assert_eq!(asked.review(&foreign, &Value::Null).await, (None, Vec::new()));
+    let mut newer = foreign;
+    newer["spec"]["template"]["spec"]["requirements"][0]["operator"] = json!("Like");
+    assert_eq!(
+        asked.review(&newer, &Value::Null).await,
+        (None, Vec::new()),
+        "not ours to refuse"
+    );
     let provisioner = |spec: Value| {
         let mut all = json!({
             "apiVersion": "karpenter.sh/v1alpha5", "kind": "Provisioner", "metadata": {"name": "old"},
@@ -183,4 +194,11 @@ async fn mistakes_of_classes_pools_and_provisioners_are_told_before_they_are_sto
         .await;
     let both = provisioner(json!({"ttlSecondsAfterEmpty": 30, "consolidation": {"enabled": true}}));
     asked.refuses(&both, "ttlSecondsAfterEmpty").await;
+    let zone = json!([{"key": "topology.kubernetes.io/zone", "operator": "In", "values": ["HCM1"]}]);
+    let elsewhere = provisioner(json!({"requirements": zone}));
+    asked.refuses(&elsewhere, "none of the zones is in region").await;
+    let mut of_a_class = elsewhere;
+    of_a_class["spec"]["providerRef"] = json!({"kind": "BizflyCloudNodeClass", "name": "default"});
+    let (refusal, _) = asked.review(&of_a_class, &Value::Null).await;
+    assert_eq!(refusal, None, "a class of that name has a region of its own");
 }
