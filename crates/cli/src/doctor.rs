@@ -28,20 +28,29 @@ pub(crate) struct Request {
     pub(crate) user: Option<String>,
 }
 
+/// The cluster, if it answers; why not is a finding.
+async fn reach(report: &mut Report) -> Option<(Config, Client)> {
+    let reached = async {
+        let (config, client) = connect().await.map_err(|error| error.to_string())?;
+        let version = cluster::version(&client, report).await;
+        version.map_err(|error| error.to_string())?;
+        Ok::<_, String>((config, client))
+    };
+    match reached.await {
+        Ok(reached) => Some(reached),
+        Err(error) => {
+            report.unreachable(&error);
+            None
+        }
+    }
+}
+
 /// Looks at everything. What can't be looked at is a finding, never an error.
 pub(crate) async fn examine(request: &Request) -> Report {
     let mut report = Report::default();
-    let (config, client) = match connect().await {
-        Ok(connected) => connected,
-        Err(error) => {
-            report.unreachable(&error.to_string());
-            return report;
-        }
-    };
-    if let Err(error) = cluster::version(&client, &mut report).await {
-        report.unreachable(&error.to_string());
+    let Some((config, client)) = reach(&mut report).await else {
         return report;
-    }
+    };
     cluster::clock(&client, &mut report).await;
     let installation = Installation::find(&client, request.namespace.as_deref()).await;
     installation.report(&client, &mut report).await;

@@ -5,7 +5,7 @@ use karpenter_bizflycloud::provider::orphans::{OrphanEnd, OrphanVolume};
 use karpenter_cloud::{CloudError, Diagnosis};
 use karpenter_core::clock::Clock;
 
-use super::{Report, cluster, connect};
+use super::{Report, reach};
 use crate::providers::{ProviderFlags, bizfly};
 
 /// What is done about the disks that are found.
@@ -22,17 +22,9 @@ const SUBJECT: &str = "orphan-volumes";
 /// Lists the disks and, if asked to, deletes them. What goes wrong is a finding.
 pub(crate) async fn look(orphans: Orphans, flags: &ProviderFlags) -> Report {
     let mut report = Report::default();
-    let client = match connect().await {
-        Ok((_, client)) => client,
-        Err(error) => {
-            report.unreachable(&error.to_string());
-            return report;
-        }
-    };
-    if let Err(error) = cluster::version(&client, &mut report).await {
-        report.unreachable(&error.to_string());
+    let Some((_, client)) = reach(&mut report).await else {
         return report;
-    }
+    };
     let found = match bizfly(client, Clock::system(), flags).await {
         Ok(provider) => provider.orphan_volumes().await.map(|found| (provider, found)),
         Err(error) => Err(CloudError::invalid(error.to_string())),
