@@ -4,6 +4,7 @@
 //! - [`selection`] answers the questions about instance types that everybody asks.
 //! - [`http`], [`credentials`], [`cache`], [`events`], [`batch`], [`unavailable`], [`pricing`], [`user_data`], [`ownership`] and
 //!   [`garbage_collection`] are the parts that every provider is built from, each usable alone.
+//! - [`kubernetes`] reaches an API server, for core as well as for providers.
 //! - [`layer`] wraps one provider in another: [`metrics`] measures it from outside, [`overlay`] shows it as NodeOverlays
 //!   leave it.
 //! - [`fake`] is a provider for tests, and [`conformance`] the tests that every provider passes.
@@ -21,6 +22,7 @@ pub mod fake;
 pub mod garbage_collection;
 pub mod http;
 pub mod instance;
+pub mod kubernetes;
 pub mod layer;
 pub mod metrics;
 pub mod node_class;

@@ -5,13 +5,15 @@ use std::time::{Duration, Instant};
 
 use http::{HeaderValue, Method, Request, Response, header};
 use jiff::Timestamp;
+use karpenter_cloud::kubernetes::LastWord;
+pub use karpenter_cloud::kubernetes::connect;
+use kube::Client;
 use kube::client::Body;
-use kube::{Client, Config};
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 use tower::BoxError;
 
-use crate::gate::WriteGate;
+use crate::gate::{NotLeading, WriteGate};
 use crate::limit::TokenBucket;
 use crate::metrics::{Counter, Histogram, Registry, exponential_buckets};
 
@@ -26,6 +28,8 @@ const MOST_IN_FLIGHT: usize = 16;
 #[derive(Clone, Debug)]
 pub struct Guards {
     gate: WriteGate,
+    /// The same gate, for the last moment before a write leaves.
+    last_word: LastWord,
     in_flight: Arc<Semaphore>,
     limit: Option<Arc<Mutex<TokenBucket>>>,
     metrics: Arc<ClientMetrics>,
@@ -37,8 +41,13 @@ impl Guards {
     pub fn new(gate: WriteGate, metrics: Arc<ClientMetrics>, version: &str) -> Self {
         let user_agent = HeaderValue::try_from(format!("karpenter/{version}"))
             .unwrap_or_else(|_| HeaderValue::from_static("karpenter"));
+        let last_word = LastWord::new({
+            let gate = gate.clone();
+            move || gate.check()
+        });
         Self {
             gate,
+            last_word,
             in_flight: Arc::new(Semaphore::new(MOST_IN_FLIGHT)),
             limit: None,
             metrics,
@@ -71,9 +80,11 @@ impl Guards {
         } else {
             Some(self.in_flight.acquire().await.expect("the semaphore is never closed"))
         };
-        // After the wait, so that nothing that queued up while we led goes out when we no longer do.
+        // After the wait, so that nothing that queued up while we led goes out when we no longer do; and again when it has got to
+        // its connection, since a process that is paused on the way there finds another one leading.
         if !is_read(request.method()) {
             self.gate.check()?;
+            request.extensions_mut().insert(self.last_word.clone());
         }
         request
             .headers_mut()
@@ -87,6 +98,9 @@ impl Guards {
                 .await
                 .map_err(|_| Unanswered(REQUEST_TIMEOUT))?
         };
+        if outcome.as_ref().is_err_and(is_held_back) {
+            return Err(NotLeading.into());
+        }
         let code = outcome.as_ref().map_or_else(
             |_| "<error>".to_owned(),
             |response| response.status().as_u16().to_string(),
@@ -102,16 +116,6 @@ impl Guards {
             tokio::time::sleep(wait).await;
         }
     }
-}
-
-/// A client from a kubeconfig or the pod's service account, without kube's own retries: it would repeat a refused
-/// eviction for minutes (sandbox.md §1.10, rule 10), and our queues know better when to try again.
-///
-/// # Errors
-/// When the configuration cannot be turned into a client (certificates, proxies).
-pub fn connect(mut config: Config) -> Result<Client, kube::Error> {
-    config.default_retry = false;
-    Client::try_from(config)
 }
 
 /// `client` with at most `most` requests under way at once; for those who use it without [`Guards`].
@@ -131,6 +135,12 @@ pub fn limited(client: Client, most: usize) -> Client {
 #[derive(Debug, thiserror::Error)]
 #[error("the API server did not answer within {0:?}")]
 struct Unanswered(Duration);
+
+/// Whether the gate had the last word, somewhere below the HTTP client's own errors.
+fn is_held_back(error: &kube::Error) -> bool {
+    let outermost: &(dyn std::error::Error + 'static) = error;
+    std::iter::successors(Some(outermost), |error| error.source()).any(|error| error.is::<NotLeading>())
+}
 
 fn is_read(method: &Method) -> bool {
     matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS)
@@ -233,95 +243,4 @@ impl Target {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::sync::atomic::{AtomicUsize, Ordering};
-
-    use k8s_openapi::api::core::v1::ConfigMap;
-    use kube::Api;
-    use kube::api::PostParams;
-
-    use super::*;
-    use crate::clock::Clock;
-
-    fn check(method: Method, path: &str, expect: [&str; 5]) {
-        let target = Target::parse(method, path, false);
-        assert_eq!(
-            [
-                target.verb,
-                &target.group,
-                &target.version,
-                &target.resource,
-                &target.subresource
-            ],
-            expect,
-            "{path}"
-        );
-    }
-
-    #[test]
-    fn requests_are_labelled_by_their_path() {
-        check(Method::GET, "/api/v1/nodes", ["LIST", "", "v1", "nodes", ""]);
-        check(
-            Method::GET,
-            "/api/v1/namespaces/default",
-            ["GET", "", "v1", "namespaces", ""],
-        );
-        check(
-            Method::GET,
-            "/apis/karpenter.sh/v1/nodeclaims/a",
-            ["GET", "karpenter.sh", "v1", "nodeclaims", ""],
-        );
-        check(
-            Method::POST,
-            "/api/v1/namespaces/a/pods/b/eviction",
-            ["CREATE", "", "v1", "pods", "eviction"],
-        );
-        check(
-            Method::PATCH,
-            "/apis/karpenter.sh/v1/nodepools/a/status",
-            ["PATCH", "karpenter.sh", "v1", "nodepools", "status"],
-        );
-    }
-
-    /// A server that counts requests and answers all with an empty ConfigMap.
-    fn counting() -> (Client, Arc<AtomicUsize>) {
-        let count = Arc::new(AtomicUsize::new(0));
-        let counter = count.clone();
-        let service = tower::service_fn(move |request: Request<Body>| {
-            counter.fetch_add(1, Ordering::SeqCst);
-            let agent = request.headers().get(header::USER_AGENT).cloned();
-            async move {
-                assert_eq!(agent, Some(HeaderValue::from_static("karpenter/1.2.3")));
-                let body = serde_json::to_vec(&ConfigMap::default()).expect("a ConfigMap is JSON");
-                Ok::<_, BoxError>(Response::new(Body::from(body)))
-            }
-        });
-        (Client::new(service, "default"), count)
-    }
-
-    #[tokio::test]
-    async fn a_shut_gate_lets_reads_pass_and_holds_writes_back() {
-        let registry = Registry::new(Clock::system());
-        let metrics = Arc::new(ClientMetrics::register(&registry));
-        let gate = WriteGate::always_open(Clock::system());
-        let (server, count) = counting();
-        let client = Guards::new(gate.clone(), metrics, "1.2.3")
-            .with_rate_limit(1000, 1000)
-            .around(server);
-        let api: Api<ConfigMap> = Api::default_namespaced(client);
-        api.create(&PostParams::default(), &ConfigMap::default()).await.unwrap();
-        gate.close();
-        api.get("a").await.unwrap();
-        let refused = api
-            .create(&PostParams::default(), &ConfigMap::default())
-            .await
-            .unwrap_err();
-        assert!(crate::Error::from(refused).is_not_leading());
-        assert_eq!(count.load(Ordering::SeqCst), 2);
-        assert!(
-            registry
-                .encode()
-                .contains(r#"client_go_request_total{code="200",method="POST"} 1"#)
-        );
-    }
-}
+mod tests;

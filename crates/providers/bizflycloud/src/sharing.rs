@@ -6,7 +6,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use futures::future::join_all;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Secret;
-use karpenter_cloud::{CloudError, clock::later, error::CloudContext, ownership::short_hash};
+use karpenter_cloud::{CloudError, clock::later, error::CloudContext, kubernetes::connect, ownership::short_hash};
 use kube::{
     Api, Client, Config,
     api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
@@ -254,7 +254,7 @@ impl Peers {
         config.connect_timeout = Some(HUB_PATIENCE);
         config.read_timeout = Some(HUB_PATIENCE);
         config.write_timeout = Some(HUB_PATIENCE);
-        let client = Client::try_from(config)
+        let client = connect(config)
             .map_err(|_| CloudError::invalid(format!("the {KUBECONFIG} of {origin} leads to no cluster")))?;
         let known = (made_from, client.clone());
         self.hubs.lock().insert(account.name.clone(), known);
