@@ -40,7 +40,10 @@ struct User {
 
 pub(crate) fn read(file: &Path) -> Result<Vec<Record>> {
     let log = std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
-    log.lines()
+    // The API server may be in the middle of its last line.
+    let whole = log.rsplit_once('\n').map_or("", |(lines, _)| lines);
+    whole
+        .lines()
         .map(|line| serde_json::from_str(line).context("an audit record that can't be read"))
         .collect()
 }

@@ -18,6 +18,7 @@ use karpenter_sandbox::behaviour::Access;
 use kube::config::{AuthInfo, KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client, Config};
 
+use crate::ports::free_port;
 pub(crate) use build::Binary;
 use certificates::Certificates;
 pub(crate) use process::{Process, Usage};
@@ -170,20 +171,14 @@ impl ControlPlane {
 // === impl Ports ===
 
 impl Ports {
-    /// Asks the kernel for free ports, all at once so that no two are equal.
     fn free() -> Result<Self> {
-        let listeners: Vec<_> = (0..6)
-            .map(|_| std::net::TcpListener::bind(("127.0.0.1", 0)))
-            .collect::<Result<_, _>>()
-            .context("no free port on loopback")?;
-        let port = |i: usize| listeners[i].local_addr().map(|address| address.port());
         Ok(Self {
-            apiserver: port(0)?,
-            etcd: port(1)?,
-            etcd_peer: port(2)?,
-            controller_manager: port(3)?,
-            scheduler: port(4)?,
-            kwok: port(5)?,
+            apiserver: free_port()?,
+            etcd: free_port()?,
+            etcd_peer: free_port()?,
+            controller_manager: free_port()?,
+            scheduler: free_port()?,
+            kwok: free_port()?,
         })
     }
 

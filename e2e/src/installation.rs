@@ -10,8 +10,9 @@ use kube::api::{Api, DynamicObject, PostParams};
 use kube::{Client, ResourceExt};
 
 use crate::controlplane::{Process, Proxy};
+use crate::ports::free_port;
 use crate::runner::Environment;
-use crate::suites::crds;
+use crate::suites::{crds, rbac};
 use crate::world;
 
 pub(crate) const NAMESPACE: &str = "karpenter";
@@ -62,6 +63,12 @@ impl Installation {
             .map(serde_norway::to_string)
             .collect::<Result<Vec<_>, _>>()?;
         world::apply(&client, &objects.join("\n---\n")).await?;
+        rbac::wait_until_granted(
+            &client,
+            provider,
+            &format!("system:serviceaccount:{NAMESPACE}:{account}"),
+        )
+        .await?;
         Ok(Self {
             provider,
             account,
@@ -136,10 +143,6 @@ fn credential(token: &str) -> Result<String> {
     let claims: serde_json::Value = serde_json::from_slice(&bytes.0).context("a token's payload is JSON")?;
     let id = claims["jti"].as_str().context("a token has an id")?;
     Ok(format!("JTI={id}"))
-}
-
-pub(crate) fn free_port() -> Result<u16> {
-    Ok(std::net::TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port())
 }
 
 async fn token(client: &Client, account: &str) -> Result<String> {

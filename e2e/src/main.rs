@@ -7,6 +7,7 @@ mod audit;
 mod controlplane;
 mod helm;
 mod installation;
+mod ports;
 mod runner;
 mod suites;
 mod world;

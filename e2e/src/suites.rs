@@ -8,7 +8,7 @@ pub(crate) mod crds;
 mod docs;
 mod kubectl;
 mod manifests;
-mod rbac;
+pub(crate) mod rbac;
 mod scale;
 mod scenarios;
 

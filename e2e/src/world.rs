@@ -13,6 +13,9 @@ use kube::{Client, Discovery, ResourceExt};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
+/// How long it may take until a cluster is empty.
+const PATIENCE: Duration = Duration::from_secs(300);
+
 /// A live view. Dropping it ends its watches.
 pub(crate) struct World {
     pub(crate) client: Client,
@@ -63,6 +66,15 @@ impl World {
     pub(crate) async fn metrics(&self) -> Result<String> {
         let port = self.metrics.context("no controller is known")?;
         crate::controlplane::http_text(&format!("127.0.0.1:{port}"), "/metrics").await
+    }
+
+    /// What the API server has at this moment. The watches of a view are not in step: one kind may be ahead of another.
+    pub(crate) async fn now(&self) -> Result<View> {
+        Ok(View {
+            claims: list(&self.client).await?,
+            nodes: list(&self.client).await?,
+            pods: list(&self.client).await?,
+        })
     }
 
     pub(crate) fn view(&self) -> View {
@@ -164,10 +176,24 @@ impl World {
         Api::<NodePool>::all(client.clone())
             .delete_collection(&how, &everything)
             .await?;
-        self.until("the cluster is empty", Duration::from_secs(180), |view| {
+        self.until("the cluster is empty", PATIENCE, |view| {
             view.claims.is_empty() && view.nodes.is_empty() && view.pods.is_empty()
         })
-        .await
+        .await?;
+        // Volumes go after the pods that used them, and the next case wants their names.
+        let volumes_gone = async {
+            let volumes = Api::<PersistentVolume>::all(client.clone());
+            let volume_claims = Api::<PersistentVolumeClaim>::default_namespaced(client.clone());
+            while !volumes.list(&everything).await?.items.is_empty()
+                || !volume_claims.list(&everything).await?.items.is_empty()
+            {
+                tokio::time::sleep(Duration::from_millis(200)).await;
+            }
+            anyhow::Ok(())
+        };
+        tokio::time::timeout(PATIENCE, volumes_gone)
+            .await
+            .context("volumes stay")?
     }
 }
 
@@ -213,6 +239,14 @@ pub(crate) fn documents(yaml: &str) -> Result<Vec<DynamicObject>> {
         }
     }
     Ok(objects)
+}
+
+async fn list<K>(client: &Client) -> Result<Vec<Arc<K>>>
+where
+    K: kube::Resource<DynamicType = ()> + Clone + std::fmt::Debug + serde::de::DeserializeOwned,
+{
+    let list = Api::<K>::all(client.clone()).list(&ListParams::default()).await?;
+    Ok(list.items.into_iter().map(Arc::new).collect())
 }
 
 fn follow<K>(client: &Client, changed: &Arc<Notify>, watches: &mut JoinSet<()>) -> reflector::Store<K>

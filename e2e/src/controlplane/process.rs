@@ -7,6 +7,9 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use tokio::process::{Child, Command};
 
+/// How long one look at a process may take: a busy one may accept a connection and never answer it.
+const LOOK: Duration = Duration::from_secs(20);
+
 /// Killed when dropped, so that nothing outlives a failed or interrupted run.
 #[derive(Debug)]
 pub(crate) struct Process {
@@ -74,7 +77,7 @@ impl Process {
     {
         let deadline = tokio::time::Instant::now() + limit;
         loop {
-            if holds().await {
+            if tokio::time::timeout(LOOK, holds()).await.unwrap_or(false) {
                 return Ok(());
             }
             if !self.is_alive() {

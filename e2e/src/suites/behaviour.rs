@@ -37,7 +37,7 @@ fn slow() -> Case {
                 Ok(())
             })
         }),
-        limit: Duration::from_secs(400),
+        limit: Duration::from_secs(1_200),
     }
 }
 
@@ -51,6 +51,6 @@ fn case(behaviour: Behaviour) -> Case {
                 outcome.map_err(|reason| anyhow!("sandbox.md §{}: {reason}", behaviour.section))
             })
         }),
-        limit: Duration::from_secs(180),
+        limit: Duration::from_secs(900),
     }
 }

@@ -52,7 +52,7 @@ fn case(provider: &'static str, start: Start) -> Case {
     Case {
         name: format!("pods_bring_machines_of_{provider}_and_take_them_away"),
         run: Box::new(move |environment| Box::pin(story(environment, provider, start))),
-        limit: Duration::from_secs(900),
+        limit: Duration::from_secs(1_500),
     }
 }
 
@@ -85,14 +85,14 @@ async fn nothing_left(cloud: &Cloud) -> Result<()> {
             tokio::time::sleep(Duration::from_millis(500)).await;
         }
     };
-    let ended = tokio::time::timeout(Duration::from_secs(60), empty).await;
+    let ended = tokio::time::timeout(PATIENCE, empty).await;
     ended.with_context(|| format!("left in the cloud: {:?}", (cloud.left)()))
 }
 
 async fn grow_and_shrink(world: &World, cloud: &Cloud) -> Result<()> {
     world.apply(&deployment("web", 12, "900m", "512Mi", "")).await?;
     world.until("12 pods run", PATIENCE, |view| view.all_run(12)).await?;
-    let view = world.view();
+    let view = world.now().await?;
     ensure!(
         view.nodes.len() == view.claims.len() && view.nodes.len() > 1,
         "every node has its claim: {}",

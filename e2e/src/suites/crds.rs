@@ -7,8 +7,9 @@ use anyhow::{Context, Result, bail, ensure};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use karpenter_api::acceptance::{self, Verdict};
 use kube::api::{DynamicObject, Patch, PatchParams, PostParams};
+use kube::core::GroupVersionKind;
 use kube::runtime::conditions;
-use kube::{Api, Client, ResourceExt};
+use kube::{Api, Client, Discovery, ResourceExt};
 
 use crate::runner::{Case, Runs, Suite};
 use crate::world;
@@ -26,7 +27,7 @@ pub(crate) fn suite() -> Suite {
                         install(&client, &environment.karpenter).await.map(|_| ())
                     })
                 }),
-                limit: Duration::from_secs(60),
+                limit: Duration::from_secs(600),
             },
             Case {
                 name: "every_rule_accepts_and_rejects_what_it_should".into(),
@@ -35,7 +36,7 @@ pub(crate) fn suite() -> Suite {
                         async move { replay(environment.control_plane.admin().await?, &environment.karpenter).await },
                     )
                 }),
-                limit: Duration::from_secs(180),
+                limit: Duration::from_secs(600),
             },
             Case {
                 name: "the_examples_for_users_are_accepted".into(),
@@ -44,7 +45,7 @@ pub(crate) fn suite() -> Suite {
                         examples_of_users(environment.control_plane.admin().await?, &environment.karpenter).await
                     })
                 }),
-                limit: Duration::from_secs(60),
+                limit: Duration::from_secs(600),
             },
         ],
     }
@@ -53,14 +54,14 @@ pub(crate) fn suite() -> Suite {
 /// Sends every example of our CRDs and of the providers' NodeClasses to the API server and compares its verdict.
 async fn replay(client: Client, karpenter: &Path) -> Result<()> {
     install(&client, karpenter).await?;
-    let discovery = kube::Discovery::new(client.clone()).run().await?;
+    let discovery = Discovery::new(client.clone()).run().await?;
     let mut wrong = Vec::new();
     let cases = examples()?;
     let count = cases.len();
     for case in cases {
         let object: DynamicObject = serde_json::from_value(case.object.clone())?;
         let types = object.types.clone().context("an example without a kind")?;
-        let gvk = kube::core::GroupVersionKind::try_from(&types)?;
+        let gvk = GroupVersionKind::try_from(&types)?;
         let (resource, capabilities) = discovery.resolve_gvk(&gvk).context("a kind without a CRD")?;
         let api: Api<DynamicObject> = match capabilities.scope {
             kube::discovery::Scope::Cluster => Api::all_with(client.clone(), &resource),
@@ -112,7 +113,7 @@ async fn replay(client: Client, karpenter: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Applies every CRD that `karpenter crds` prints and waits until each is served.
+/// Applies every CRD that `karpenter crds` prints and waits until each is served and can be discovered.
 pub(crate) async fn install(client: &Client, karpenter: &Path) -> Result<Vec<String>> {
     let output = tokio::process::Command::new(karpenter)
         .arg("crds")
@@ -125,7 +126,7 @@ pub(crate) async fn install(client: &Client, karpenter: &Path) -> Result<Vec<Str
         String::from_utf8_lossy(&output.stderr)
     );
     let crds: Api<CustomResourceDefinition> = Api::all(client.clone());
-    let mut names = Vec::new();
+    let (mut names, mut kinds) = (Vec::new(), Vec::new());
     for document in world::documents(&String::from_utf8(output.stdout)?)? {
         let crd: CustomResourceDefinition = serde_json::from_value(serde_json::to_value(&document)?)?;
         let name = crd.metadata.name.clone().context("a CRD without a name")?;
@@ -134,12 +135,32 @@ pub(crate) async fn install(client: &Client, karpenter: &Path) -> Result<Vec<Str
             .await
             .with_context(|| format!("{name} was refused"))?;
         names.push(name);
+        let served = crd.spec.versions.iter().filter(|version| version.served);
+        kinds.extend(served.map(|version| GroupVersionKind::gvk(&crd.spec.group, &version.name, &crd.spec.names.kind)));
     }
     ensure!(!names.is_empty(), "karpenter crds prints none");
     for name in &names {
         kube::runtime::wait::await_condition(crds.clone(), name, conditions::is_crd_established()).await?;
     }
+    wait_until_discovered(client, &kinds).await?;
     Ok(names)
+}
+
+/// Waits until both forms of discovery list the kinds: they learn of a CRD some time after it is established, and not together.
+async fn wait_until_discovered(client: &Client, kinds: &[GroupVersionKind]) -> Result<()> {
+    let groups: Vec<&str> = kinds.iter().map(|kind| kind.group.as_str()).collect();
+    let discovery = || Discovery::new(client.clone()).filter(&groups);
+    let knows_all = |answer: kube::Result<Discovery>| {
+        answer.is_ok_and(|discovery| kinds.iter().all(|kind| discovery.resolve_gvk(kind).is_some()))
+    };
+    let listed = async {
+        while !(knows_all(discovery().run().await) && knows_all(discovery().run_aggregated().await)) {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(120), listed)
+        .await
+        .context("discovery never listed all CRDs")
 }
 
 /// The examples of our own CRDs and of every provider that has some.

@@ -13,12 +13,15 @@ use serde_json::json;
 use super::crds;
 use crate::controlplane::{Process, wait_http};
 use crate::helm::Helm;
-use crate::installation::free_port;
+use crate::ports::free_port;
 use crate::runner::{Case, Environment, Runs, Suite};
 use crate::world;
 
 /// A page may take this long.
-const LIMIT: Duration = Duration::from_secs(400);
+const LIMIT: Duration = Duration::from_secs(1_500);
+
+/// How long each command of a page may wait here, whatever the page says: readers have their machine for themselves.
+const PATIENCE: &str = "--timeout=300s";
 
 pub(crate) fn suite() -> Suite {
     Suite {
@@ -88,6 +91,17 @@ fn blocks(page: &str) -> Vec<Block> {
     found
 }
 
+/// The same commands with more patience.
+fn patient(commands: &str) -> String {
+    let mut parts = commands.split("--timeout=");
+    let mut text = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        text += PATIENCE;
+        text += part.trim_start_matches(|c: char| c.is_ascii_alphanumeric());
+    }
+    text
+}
+
 /// Follows a page from the root of a checkout, with `karpenter`, `helm` and `kubectl` at hand.
 async fn follow(environment: &mut Environment, name: &str) -> Result<()> {
     if name != "sandbox" {
@@ -99,12 +113,14 @@ async fn follow(environment: &mut Environment, name: &str) -> Result<()> {
     }
     let file = format!("docs/getting-started/{name}.md");
     let page = std::fs::read_to_string(&file).with_context(|| format!("cannot read {file}"))?;
-    let desk = Desk::new(environment, name)?;
+    // It may have to be built; the suites share a thread and must not stand still meanwhile.
+    let helm = tokio::task::spawn_blocking(Helm::obtain).await??;
+    let desk = Desk::new(environment, name, &helm)?;
     let mut script = String::from("set -euxo pipefail\n");
     let mut running = Vec::new();
     for block in blocks(&page) {
         match block.terminal {
-            Terminal::Own => script += &format!("{}\n", block.commands),
+            Terminal::Own => script += &format!("{}\n", patient(&block.commands)),
             Terminal::Another => {
                 let shell = Path::new("/bin/bash");
                 let exec = format!("exec {}", block.commands);
@@ -196,7 +212,7 @@ struct Desk {
 // === impl Desk ===
 
 impl Desk {
-    fn new(environment: &Environment, name: &str) -> Result<Self> {
+    fn new(environment: &Environment, name: &str, helm: &Helm) -> Result<Self> {
         let folder = environment.logs.join(format!("desk-{name}"));
         std::fs::create_dir_all(folder.join("bin"))?;
         for shared in ["charts", "deploy", "examples"] {
@@ -204,7 +220,6 @@ impl Desk {
             std::os::unix::fs::symlink(target, folder.join(shared))?;
         }
         std::os::unix::fs::symlink(&environment.karpenter, folder.join("bin/karpenter"))?;
-        let helm = Helm::obtain()?;
         if helm.program().is_absolute() {
             std::os::unix::fs::symlink(helm.program(), folder.join("bin/helm"))?;
         }

@@ -48,7 +48,7 @@ fn case(what: &'static str, server: Server, story: Story) -> Case {
     Case {
         name: format!("kubectl_{what}_on_{place}"),
         run: Box::new(move |environment| Box::pin(tell(environment, what, server, story))),
-        limit: Duration::from_secs(300),
+        limit: Duration::from_secs(1_200),
     }
 }
 
@@ -112,11 +112,11 @@ impl Kubectl {
             self.namespace
         );
         self.ok_with("apply -f -", &namespace).await?;
-        self.ok("wait --for=create serviceaccount/default --timeout 30s")
+        self.ok("wait --for=create serviceaccount/default --timeout 180s")
             .await?;
         self.ok_with("apply -f -", CLUSTER).await?;
-        self.ok("wait --for=condition=Ready node/n1 --timeout 60s").await?;
-        self.ok("wait --for=condition=Ready pod/p1 --timeout 60s").await?;
+        self.ok("wait --for=condition=Ready node/n1 --timeout 180s").await?;
+        self.ok("wait --for=condition=Ready pod/p1 --timeout 180s").await?;
         Ok(())
     }
 
@@ -314,7 +314,7 @@ async fn reads(kubectl: &Kubectl) -> Result<()> {
             }
         }
     };
-    tokio::time::timeout(Duration::from_secs(60), explained)
+    tokio::time::timeout(Duration::from_secs(180), explained)
         .await
         .context("explain never knew NodePools")??;
     kubectl
@@ -334,11 +334,15 @@ async fn reads(kubectl: &Kubectl) -> Result<()> {
 
 async fn applies_and_changes(kubectl: &Kubectl) -> Result<()> {
     let apply = "apply -f -";
+    // `diff` looks twice and shows what controllers wrote in between; it is asked when they are done.
+    let rolled_out = "rollout status deployment/web --timeout 180s";
     kubectl.prints_with(apply, DEPLOYMENT, &["created"]).await?;
+    kubectl.ok(rolled_out).await?;
     kubectl.prints_with(apply, DEPLOYMENT, &["unchanged"]).await?;
     let changed = DEPLOYMENT.replace("nginx:1", "nginx:2");
     kubectl.exits("diff -f -", &changed, 1).await?;
     kubectl.prints_with(apply, &changed, &["configured"]).await?;
+    kubectl.ok(rolled_out).await?;
     kubectl.exits("diff -f -", &changed, 0).await?;
     kubectl
         .prints_with("apply --server-side -f -", &changed, &["serverside-applied"])
@@ -449,15 +453,15 @@ async fn drains_waits_and_watches(kubectl: &Kubectl) -> Result<()> {
     kubectl.ok_with("create -f -", DEPLOYMENT).await?;
     kubectl
         .prints(
-            "rollout status deployment/web --timeout 60s",
+            "rollout status deployment/web --timeout 180s",
             &["successfully rolled out"],
         )
         .await?;
     kubectl.prints("rollout history deployment/web", &["REVISION"]).await?;
     for line in [
-        "wait --for=condition=Available deployment/web --timeout 30s",
-        "wait --for=jsonpath={.spec.replicas}=2 deployment/web --timeout 30s",
-        "wait --for=condition=Ready pod -l app=web --timeout 30s",
+        "wait --for=condition=Available deployment/web --timeout 180s",
+        "wait --for=jsonpath={.spec.replicas}=2 deployment/web --timeout 180s",
+        "wait --for=condition=Ready pod -l app=web --timeout 180s",
     ] {
         kubectl.prints(line, &["condition met"]).await?;
     }
@@ -475,25 +479,25 @@ async fn drains_waits_and_watches(kubectl: &Kubectl) -> Result<()> {
     // The budget wants both pods; a drain tries until its time is up.
     kubectl.ok_with("create -f -", BUDGET).await?;
     kubectl
-        .ok("wait --for=jsonpath={.status.currentHealthy}=2 pdb/web --timeout 30s")
+        .ok("wait --for=jsonpath={.status.currentHealthy}=2 pdb/web --timeout 180s")
         .await?;
     kubectl
         .fails(
-            "drain n1 --force --timeout 3s",
+            "drain n1 --force --timeout 12s",
             "",
             "Cannot evict pod as it would violate the pod's disruption budget",
         )
         .await?;
     kubectl.prints("delete pdb web", &["deleted"]).await?;
     kubectl
-        .prints("drain n1 --force --timeout 60s", &["evicted", "drained"])
+        .prints("drain n1 --force --timeout 180s", &["evicted", "drained"])
         .await?;
     kubectl
         .prints("get node n1 -o jsonpath={.spec.unschedulable}", &["true"])
         .await?;
 
     let (waited, deleted) = tokio::join!(
-        kubectl.ok("wait --for=delete pod/p2 --timeout 30s"),
+        kubectl.ok("wait --for=delete pod/p2 --timeout 180s"),
         kubectl.ok("delete pod p2")
     );
     waited?;
@@ -533,7 +537,7 @@ async fn watches(kubectl: &Kubectl) -> Result<()> {
         .spawn()
         .context("cannot start kubectl")?;
     let mut lines = BufReader::new(child.stdout.take().context("stdout is piped")?).lines();
-    let first = tokio::time::timeout(Duration::from_secs(60), lines.next_line()).await??;
+    let first = tokio::time::timeout(Duration::from_secs(180), lines.next_line()).await??;
     ensure!(
         first.as_deref().is_some_and(|line| line.starts_with("n1 ")),
         "{first:?}"
@@ -550,7 +554,7 @@ async fn watches(kubectl: &Kubectl) -> Result<()> {
     let second = tokio::select! {
         line = lines.next_line() => line?,
         ended = change => { ended?; None }
-        () = tokio::time::sleep(Duration::from_secs(60)) => None,
+        () = tokio::time::sleep(Duration::from_secs(180)) => None,
     };
     child.kill().await?;
     ensure!(

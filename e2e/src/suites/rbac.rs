@@ -1,9 +1,13 @@
 //! Least privilege, proved: the controller asks for nothing that the chart's roles do not grant, and uses all they grant.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
+use k8s_openapi::api::authorization::v1::{ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec};
 use k8s_openapi::api::rbac::v1::{ClusterRole, PolicyRule, Role};
+use kube::api::{Api, PostParams};
+use kube::{Client, ResourceExt};
 
 use crate::audit;
 use crate::installation::{NAMESPACE, manifests_of};
@@ -57,6 +61,65 @@ pub(crate) fn used(environment: &Environment) -> Result<BTreeSet<Right>> {
     Ok(used)
 }
 
+/// Waits until the API server grants `user` all that the provider's roles hold: it learns of a role some time after storing it,
+/// and a controller that starts before is denied what it asks for.
+pub(crate) async fn wait_until_granted(client: &Client, provider: &str, user: &str) -> Result<()> {
+    let reviews: Api<SubjectAccessReview> = Api::all(client.clone());
+    let deadline = tokio::time::Instant::now() + Duration::from_secs(120);
+    for BoundRules { namespace, rules } in bound_rules(provider)? {
+        for attributes in rules.iter().flat_map(|rule| attributes(rule, namespace.as_deref())) {
+            let review = SubjectAccessReview {
+                spec: SubjectAccessReviewSpec {
+                    user: Some(user.to_owned()),
+                    resource_attributes: Some(attributes.clone()),
+                    ..SubjectAccessReviewSpec::default()
+                },
+                ..SubjectAccessReview::default()
+            };
+            loop {
+                let answer = reviews.create(&PostParams::default(), &review).await?;
+                if answer.status.context("a review without an answer")?.allowed {
+                    break;
+                }
+                if tokio::time::Instant::now() > deadline {
+                    bail!("{user} is still denied {attributes:?}");
+                }
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// All that a rule allows, one by one.
+fn attributes(rule: &PolicyRule, namespace: Option<&str>) -> Vec<ResourceAttributes> {
+    let names: Vec<Option<String>> = match rule.resource_names.as_deref() {
+        None | Some([]) => vec![None],
+        Some(names) => names.iter().cloned().map(Some).collect(),
+    };
+    let mut all = Vec::new();
+    for group in rule.api_groups.iter().flatten() {
+        for resource in rule.resources.iter().flatten() {
+            let (resource, subresource) = match resource.split_once('/') {
+                Some((resource, subresource)) => (resource, Some(subresource.to_owned())),
+                None => (resource.as_str(), None),
+            };
+            for verb in &rule.verbs {
+                all.extend(names.iter().map(|name| ResourceAttributes {
+                    group: Some(group.clone()),
+                    resource: Some(resource.to_owned()),
+                    subresource: subresource.clone(),
+                    verb: Some(verb.clone()),
+                    name: name.clone(),
+                    namespace: namespace.map(str::to_owned),
+                    ..ResourceAttributes::default()
+                }));
+            }
+        }
+    }
+    all
+}
+
 fn full_name(resource: String, subresource: Option<String>) -> String {
     match subresource {
         Some(subresource) => format!("{resource}/{subresource}"),
@@ -64,9 +127,30 @@ fn full_name(resource: String, subresource: Option<String>) -> String {
     }
 }
 
-/// Every right in the roles that are bound to the controller. The role for cluster admins is not one of them.
+/// Every right in the roles that are bound to the controller.
 fn granted(provider: &str) -> Result<BTreeSet<Right>> {
     let mut rights = BTreeSet::new();
+    for rule in bound_rules(provider)?.into_iter().flat_map(|bound| bound.rules) {
+        for group in rule.api_groups.unwrap_or_default() {
+            for resource in rule.resources.iter().flatten() {
+                for verb in &rule.verbs {
+                    rights.insert((group.clone(), resource.clone(), verb.clone()));
+                }
+            }
+        }
+    }
+    Ok(rights)
+}
+
+/// The rules of one role, and where they hold: in a namespace, or everywhere.
+struct BoundRules {
+    namespace: Option<String>,
+    rules: Vec<PolicyRule>,
+}
+
+/// The roles that are bound to the controller. That for cluster admins is not one of them.
+fn bound_rules(provider: &str) -> Result<Vec<BoundRules>> {
+    let mut bound = Vec::new();
     for object in world::documents(&std::fs::read_to_string(manifests_of(provider))?)? {
         let kind = object.types.as_ref().map(|types| types.kind.as_str());
         let is_admin = object
@@ -74,21 +158,14 @@ fn granted(provider: &str) -> Result<BTreeSet<Right>> {
             .name
             .as_deref()
             .is_some_and(|name| name.ends_with("-admin"));
+        let namespace = object.namespace();
         let value = serde_json::to_value(&object)?;
         let rules: Vec<PolicyRule> = match kind {
             Some("ClusterRole") if !is_admin => serde_json::from_value::<ClusterRole>(value)?.rules.unwrap_or_default(),
             Some("Role") => serde_json::from_value::<Role>(value)?.rules.unwrap_or_default(),
             _ => continue,
         };
-        for rule in rules {
-            for group in rule.api_groups.unwrap_or_default() {
-                for resource in rule.resources.iter().flatten() {
-                    for verb in &rule.verbs {
-                        rights.insert((group.clone(), resource.clone(), verb.clone()));
-                    }
-                }
-            }
-        }
+        bound.push(BoundRules { namespace, rules });
     }
-    Ok(rights)
+    Ok(bound)
 }

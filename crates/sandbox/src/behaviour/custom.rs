@@ -141,16 +141,17 @@ fn widget(cluster: &Cluster, name: &str, spec: Value) -> Value {
 
 async fn a_definition_adds_a_resource_and_takes_it_away(cluster: Cluster) {
     let path = establish(&cluster).await;
-    let resources = cluster
-        .get(&format!("/apis/{}/v1", group(&cluster)))
-        .await
-        .expect_code(200);
-    assert_eq!(resources["resources"][0]["name"], "widgets");
-    let versions = cluster
-        .get(&format!("/apis/{}", group(&cluster)))
-        .await
-        .expect_code(200);
-    assert_eq!(versions["preferredVersion"]["version"], "v1");
+    // Discovery learns of a kind apart from those who serve it.
+    cluster
+        .wait(&format!("/apis/{}/v1", group(&cluster)), "widgets", |answer| {
+            answer.code == 200 && answer.json()["resources"][0]["name"] == "widgets"
+        })
+        .await;
+    cluster
+        .wait(&format!("/apis/{}", group(&cluster)), "v1 as preferred", |answer| {
+            answer.code == 200 && answer.json()["preferredVersion"]["version"] == "v1"
+        })
+        .await;
     let created = cluster
         .post(&path, &widget(&cluster, "a", json!({"size": 1})))
         .await

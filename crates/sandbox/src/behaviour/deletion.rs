@@ -94,7 +94,7 @@ async fn background_releases_a_foreground_deletion(cluster: Cluster) {
 }
 
 async fn a_bound_pod_gets_its_grace_which_may_only_shrink(cluster: Cluster) {
-    cluster.pod("p", Some("nowhere")).await;
+    cluster.pod("p", Some(&cluster.nowhere())).await;
     let path = cluster.path("pods/p");
     let deleted = cluster.delete(&path).await.expect_code(200);
     assert_eq!(deleted["metadata"]["deletionGracePeriodSeconds"], 30);
@@ -222,7 +222,7 @@ async fn a_namespace_that_goes_takes_no_more_objects(cluster: Cluster) {
 }
 
 async fn a_finished_pod_goes_at_once(cluster: Cluster) {
-    cluster.pod("p", Some("nowhere")).await;
+    cluster.pod("p", Some(&cluster.nowhere())).await;
     let path = cluster.path("pods/p");
     cluster
         .patch(
@@ -237,7 +237,7 @@ async fn a_finished_pod_goes_at_once(cluster: Cluster) {
 }
 
 async fn a_finalizer_that_goes_during_the_grace_leaves_the_pod(cluster: Cluster) {
-    cluster.pod("p", Some("nowhere")).await;
+    cluster.pod("p", Some(&cluster.nowhere())).await;
     let path = cluster.path("pods/p");
     let finalizers = |list: serde_json::Value| json!({"metadata": {"finalizers": list}});
     cluster

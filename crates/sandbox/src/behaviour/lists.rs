@@ -154,15 +154,18 @@ async fn label_selectors_select(cluster: Cluster) {
 }
 
 async fn field_selectors_select_known_fields(cluster: Cluster) {
-    cluster.pod("a", Some("here")).await;
+    let here = cluster.nowhere();
+    cluster.pod("a", Some(&here)).await;
     cluster.pod("b", None).await;
-    let here = cluster
-        .get(&cluster.path("pods?fieldSelector=spec.nodeName=here"))
+    let there = cluster
+        .get(&cluster.path(&format!("pods?fieldSelector=spec.nodeName={here}")))
         .await
         .expect_code(200);
-    assert_eq!(names(&here), ["a"]);
+    assert_eq!(names(&there), ["a"]);
     let rest = cluster
-        .get(&cluster.path("pods?fieldSelector=spec.nodeName!=here,status.phase!=Failed"))
+        .get(&cluster.path(&format!(
+            "pods?fieldSelector=spec.nodeName!={here},status.phase!=Failed"
+        )))
         .await;
     assert_eq!(names(&rest.expect_code(200)), ["b"]);
     let named = cluster

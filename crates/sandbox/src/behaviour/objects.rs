@@ -1,8 +1,10 @@
 //! Creating and replacing objects: versions, generations, defaults.
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
 
-use super::cluster::version;
+use super::cluster::{PATIENCE, version};
 use super::{Cluster, behaviours};
 
 behaviours! {
@@ -169,7 +171,7 @@ async fn a_pods_generation_counts_its_spec(cluster: Cluster) {
         .await
         .expect_code(200);
     assert_eq!(labelled["metadata"]["generation"], 1);
-    cluster.bind("p", "nowhere").await;
+    cluster.bind("p", &cluster.nowhere()).await;
     let image = json!({"spec": {"containers": [{"name": "c", "image": "example.org/image:2"}]}});
     let changed = cluster.patch(&path, "strategic-merge", &image).await.expect_code(200);
     assert_eq!(changed["metadata"]["generation"], 2);
@@ -344,14 +346,16 @@ async fn binding_assigns_a_node_once(cluster: Cluster) {
 /// before that goes without, so one pod after the other is bound until one has the label.
 async fn binding_copies_the_nodes_zone_and_no_other_label(cluster: Cluster) {
     let node = cluster.zoned_node().await;
+    let deadline = tokio::time::Instant::now() + PATIENCE;
     let mut labels = Value::Null;
-    for attempt in 0..100 {
+    for attempt in 0.. {
         let name = format!("p{attempt}");
         cluster.pod(&name, None).await;
         labels = cluster.bind(&name, &node).await["metadata"]["labels"].clone();
-        if !labels["topology.kubernetes.io/zone"].is_null() {
+        if !labels["topology.kubernetes.io/zone"].is_null() || tokio::time::Instant::now() > deadline {
             break;
         }
+        tokio::time::sleep(Duration::from_millis(50)).await;
     }
     assert_eq!(labels["topology.kubernetes.io/zone"], "z1");
     assert!(labels["other"].is_null());

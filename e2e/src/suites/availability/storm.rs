@@ -23,7 +23,7 @@ pub(super) fn case() -> Case {
     Case {
         name: "leaders_that_fail_at_random_moments_lose_and_double_nothing".into(),
         run: Box::new(|environment| Box::pin(run(environment))),
-        limit: Duration::from_secs(900),
+        limit: Duration::from_secs(3_000),
     }
 }
 

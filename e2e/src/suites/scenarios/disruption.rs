@@ -1,6 +1,7 @@
 //! Disruption by choice: drift, budgets, pods that object, consolidation, repair.
 
 use std::cell::RefCell;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -10,7 +11,7 @@ use kube::ResourceExt;
 use kube::api::{Api, Patch, PatchParams};
 use serde_json::json;
 
-use super::{LATER, SOON};
+use super::{LATER, NEXT_LOOK, SOON};
 use crate::suites::manifests::{Pool, deployment};
 use crate::world::{View, World};
 
@@ -43,21 +44,14 @@ pub(super) async fn drift(world: &World) -> Result<()> {
     world.apply(&Pool::new("default").yaml()).await?;
     world.apply(&deployment("web", 3, "1", "1Gi", APART)).await?;
     world.until("3 pods run", SOON, |view| view.all_run(3)).await?;
-    let old = claim_names(&world.view());
+    let old = claim_names(&world.now().await?);
     world.apply(&Pool::new("default").label("team", "blue").yaml()).await?;
     world
         .until("all claims are replaced by labelled ones", LATER, |view| {
-            replaced(view, &old, 3) && view.nodes.len() == 3
+            let is_labelled = |node: &Arc<Node>| node.labels().get("team").is_some_and(|team| team == "blue");
+            replaced(view, &old, 3) && view.nodes.len() == 3 && view.nodes.iter().all(is_labelled)
         })
-        .await?;
-    for node in &world.view().nodes {
-        ensure!(
-            node.labels().get("team").is_some_and(|team| team == "blue"),
-            "{} lacks the new label",
-            node.name_any()
-        );
-    }
-    Ok(())
+        .await
 }
 
 pub(super) async fn budgets(world: &World) -> Result<()> {
@@ -66,13 +60,13 @@ pub(super) async fn budgets(world: &World) -> Result<()> {
     world.apply(&Pool::new("default").disruption(frozen).yaml()).await?;
     world.apply(&deployment("web", 4, "1", "1Gi", APART)).await?;
     world.until("4 pods run", SOON, |view| view.all_run(4)).await?;
-    let old = claim_names(&world.view());
+    let old = claim_names(&world.now().await?);
     world
         .apply(&Pool::new("default").disruption(frozen).label("team", "blue").yaml())
         .await?;
     world
         .until("the claims are marked as drifted", SOON, |view| {
-            view.claims.iter().all(|claim| has_condition(claim, "Drifted"))
+            view.claims.len() == 4 && view.claims.iter().all(|claim| has_condition(claim, "Drifted"))
         })
         .await?;
     world
@@ -115,8 +109,9 @@ pub(super) async fn do_not_disrupt(world: &World) -> Result<()> {
     world.apply(&Pool::new("default").yaml()).await?;
     world.apply(&deployment("web", 1, "1", "1Gi", "")).await?;
     world.until("a pod runs", SOON, |view| view.all_run(1)).await?;
-    let old = claim_names(&world.view());
-    let pod = world.view().pods.first().context("no pod")?.name_any();
+    let view = world.now().await?;
+    let old = claim_names(&view);
+    let pod = view.pods.first().context("no pod")?.name_any();
     let pods: Api<Pod> = Api::default_namespaced(world.client.clone());
     let annotate = |value: serde_json::Value| {
         let pods = pods.clone();
@@ -130,7 +125,7 @@ pub(super) async fn do_not_disrupt(world: &World) -> Result<()> {
     world.apply(&Pool::new("default").label("team", "blue").yaml()).await?;
     world
         .until("the claim is marked as drifted", SOON, |view| {
-            view.claims.iter().all(|claim| has_condition(claim, "Drifted"))
+            claim_names(view) == old && view.claims.iter().all(|claim| has_condition(claim, "Drifted"))
         })
         .await?;
     world
@@ -165,7 +160,7 @@ pub(super) async fn repair(world: &World) -> Result<()> {
     world.apply(&Pool::new("default").yaml()).await?;
     world.apply(&deployment("web", 6, "1", "1Gi", APART)).await?;
     world.until("6 pods run", SOON, |view| view.all_run(6)).await?;
-    let broken = world.view().nodes.first().context("no node")?.clone();
+    let broken = world.now().await?.nodes.first().context("no node")?.clone();
     let nodes: Api<Node> = Api::all(world.client.clone());
     let sick = json!({"status": {"conditions": [{
         "type": "KWOKUnhealthy", "status": "True", "reason": "Tested", "message": "the test says so",
@@ -175,7 +170,7 @@ pub(super) async fn repair(world: &World) -> Result<()> {
         .patch_status(&broken.name_any(), &PatchParams::default(), &Patch::Strategic(&sick))
         .await?;
     world
-        .until("the sick node is replaced", LATER, |view| {
+        .until("the sick node is replaced", NEXT_LOOK, |view| {
             view.all_run(6)
                 && view.nodes.len() == 6
                 && view.nodes.iter().all(|node| node.metadata.uid != broken.metadata.uid)
