@@ -1,30 +1,23 @@
 //! `karpenter cost` against the sandbox over TCP: what it says of a month, and the exit code.
 
-use std::net::SocketAddr;
-use std::process::{Command, Output};
+#[path = "cluster/served.rs"]
+mod served;
+
+use std::process::Output;
 
 use jiff::{SignedDuration, Timestamp};
-use karpenter_sandbox::tcp::TcpServer;
-use karpenter_sandbox::{Clock, Sandbox};
 use serde_json::{Value, json};
 
-/// A cluster on a port, and a kubeconfig for it.
+use served::Cluster;
+
 struct World {
-    sandbox: Sandbox,
-    _served: TcpServer,
-    directory: tempfile::TempDir,
+    cluster: Cluster,
 }
 
 impl World {
     async fn empty() -> Self {
-        let sandbox = Sandbox::builder().clock(Clock::real()).api_server_only().start();
-        let served = sandbox.serve_tcp(SocketAddr::from(([127, 0, 0, 1], 0))).await.unwrap();
-        let directory = tempfile::tempdir().unwrap();
-        served.write_kubeconfig(&directory.path().join("kubeconfig")).unwrap();
         Self {
-            sandbox,
-            _served: served,
-            directory,
+            cluster: Cluster::start().await,
         }
     }
 
@@ -35,7 +28,7 @@ impl World {
             .into_iter()
             .chain(karpenter_bizflycloud::node_class::crds());
         for crd in crds {
-            world.sandbox.apply(&crd.to_yaml()).unwrap();
+            world.cluster.sandbox.apply(&crd.to_yaml()).unwrap();
         }
         world.apply(&json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "nodes"}}));
         world.apply(&json!({
@@ -49,7 +42,7 @@ impl World {
     }
 
     fn apply(&self, object: &Value) {
-        self.sandbox.apply(&object.to_string()).unwrap();
+        self.cluster.sandbox.apply(&object.to_string()).unwrap();
     }
 
     fn claim(&self, name: &str, pool: &str, kind: (&str, &str), price: &str) {
@@ -90,15 +83,7 @@ impl World {
     }
 
     async fn cost(&self, arguments: &[&str]) -> Output {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_karpenter"));
-        command
-            .arg("cost")
-            .args(arguments)
-            .env_remove("KUBERNETES_SERVICE_HOST")
-            .env("KUBECONFIG", self.directory.path().join("kubeconfig"));
-        tokio::task::spawn_blocking(move || command.output().unwrap())
-            .await
-            .unwrap()
+        self.cluster.karpenter(&[&["cost"], arguments].concat()).await
     }
 
     /// With a snapshot of the month in which the command ran, also if that is the last second of one.
@@ -279,7 +264,7 @@ async fn what_cannot_be_read_is_exit_code_1_and_no_cluster_is_3() {
         .unwrap()
         .local_addr()
         .unwrap();
-    let kubeconfig = world.directory.path().join("kubeconfig");
+    let kubeconfig = world.cluster.kubeconfig();
     let text = std::fs::read_to_string(&kubeconfig).unwrap();
     let server = text.lines().find(|line| line.contains("server:")).unwrap();
     let (indent, _) = server.split_once("server:").unwrap();

@@ -1,30 +1,23 @@
 //! `karpenter doctor` against the sandbox over TCP: what it finds, what it says, and the exit code.
 
-use std::net::SocketAddr;
+#[path = "cluster/served.rs"]
+mod served;
+
 use std::process::{Command, Output};
 
 use karpenter_bizflycloud::sim::{self, SimOptions, SimulatedBizfly};
-use karpenter_sandbox::tcp::TcpServer;
-use karpenter_sandbox::{Clock, Sandbox};
 use serde_json::Value;
 
-/// A cluster on a port, and a kubeconfig for it.
+use served::Cluster;
+
 struct World {
-    sandbox: Sandbox,
-    _served: TcpServer,
-    directory: tempfile::TempDir,
+    cluster: Cluster,
 }
 
 impl World {
     async fn start() -> Self {
-        let sandbox = Sandbox::builder().clock(Clock::real()).api_server_only().start();
-        let served = sandbox.serve_tcp(SocketAddr::from(([127, 0, 0, 1], 0))).await.unwrap();
-        let directory = tempfile::tempdir().unwrap();
-        served.write_kubeconfig(&directory.path().join("kubeconfig")).unwrap();
         Self {
-            sandbox,
-            _served: served,
-            directory,
+            cluster: Cluster::start().await,
         }
     }
 
@@ -35,7 +28,11 @@ impl World {
             .arg("crds")
             .output()
             .unwrap();
-        world.sandbox.apply(&String::from_utf8(crds.stdout).unwrap()).unwrap();
+        world
+            .cluster
+            .sandbox
+            .apply(&String::from_utf8(crds.stdout).unwrap())
+            .unwrap();
         world.apply("apiVersion: v1\nkind: Namespace\nmetadata: {name: karpenter}");
         world.apply(
             "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: karpenter, namespace: karpenter, \
@@ -60,19 +57,11 @@ impl World {
     }
 
     fn apply(&self, yaml: &str) {
-        self.sandbox.apply(yaml).unwrap();
+        self.cluster.sandbox.apply(yaml).unwrap();
     }
 
     async fn doctor(&self, arguments: &[&str]) -> Output {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_karpenter"));
-        command
-            .arg("doctor")
-            .args(arguments)
-            .env("CLUSTER_NAME", "prod")
-            .env("KUBECONFIG", self.directory.path().join("kubeconfig"));
-        tokio::task::spawn_blocking(move || command.output().unwrap())
-            .await
-            .unwrap()
+        self.cluster.karpenter(&[&["doctor"], arguments].concat()).await
     }
 
     async fn report(&self, arguments: &[&str]) -> (i32, Vec<Value>) {
@@ -165,7 +154,7 @@ async fn a_crd_of_another_version_a_dead_leader_and_a_vanished_machine_are_found
     let world = World::installed().await;
     world.lease(jiff::Timestamp::now() - jiff::SignedDuration::from_secs(120));
     let crds: kube::Api<k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition> =
-        kube::Api::all(world.sandbox.client());
+        kube::Api::all(world.cluster.sandbox.client());
     let patch = serde_json::json!([{
         "op": "replace", "path": "/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties/weight/maximum", "value": 7,
     }]);
@@ -197,7 +186,7 @@ async fn a_crd_of_another_version_a_dead_leader_and_a_vanished_machine_are_found
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cluster_that_does_not_answer_is_exit_code_3() {
     let world = World::start().await;
-    let kubeconfig = world.directory.path().join("kubeconfig");
+    let kubeconfig = world.cluster.kubeconfig();
     let text = std::fs::read_to_string(&kubeconfig).unwrap();
     // A port that was free a moment ago.
     let closed = std::net::TcpListener::bind("127.0.0.1:0")

@@ -17,6 +17,7 @@ use http::{Request, Response, StatusCode, header};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::TokioIo;
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use thiserror::Error;
 use tokio::{
@@ -110,6 +111,32 @@ impl Webhook {
 
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+}
+
+/// The webhook of a provider, if it serves one.
+#[derive(Debug, Default)]
+pub struct WebhookOfProvider(Mutex<Option<Webhook>>);
+
+impl WebhookOfProvider {
+    /// Serves it where the settings ask for it, in this process whether it leads or not; answers where.
+    ///
+    /// # Errors
+    /// When its port is taken or its certificate cannot be used.
+    pub async fn serve<R: Reviewer>(
+        &self,
+        reviewer: &Arc<R>,
+        clock: Clock,
+        settings: Option<&WebhookSettings>,
+    ) -> Result<Option<SocketAddr>, WebhookError> {
+        let Some(settings) = settings else {
+            return Ok(None);
+        };
+        let reviewer: Arc<dyn Reviewer> = reviewer.clone();
+        let webhook = Webhook::start(Arc::downgrade(&reviewer), clock, settings).await?;
+        let address = webhook.address();
+        *self.0.lock() = Some(webhook);
+        Ok(Some(address))
     }
 }
 

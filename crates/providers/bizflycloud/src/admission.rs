@@ -2,7 +2,7 @@
 //!
 //! The cloud is not asked: what is known of it is what the status of a ProviderConfig tells.
 
-use std::{net::SocketAddr, sync::Arc};
+use std::net::SocketAddr;
 
 use async_trait::async_trait;
 use k8s_openapi::api::core::v1::Secret;
@@ -10,7 +10,7 @@ use karpenter_api::{NodeClaim, NodePool, validation::Finding};
 use karpenter_cloud::{
     CloudError, NodeClassKind,
     error::CloudContext,
-    webhook::{Judgement, Reviewer, Webhook, WebhookError},
+    webhook::{Judgement, Reviewer, WebhookError},
 };
 use kube::{Api, ResourceExt, api::ListParams};
 use serde::de::DeserializeOwned;
@@ -36,14 +36,8 @@ impl BizflyCloudProvider {
     /// # Errors
     /// When its port is taken or its certificate cannot be used.
     pub async fn serve_webhook(&self) -> Result<Option<SocketAddr>, WebhookError> {
-        let Some(settings) = &self.shared.settings.webhook else {
-            return Ok(None);
-        };
-        let reviewer: Arc<dyn Reviewer> = self.shared.clone();
-        let webhook = Webhook::start(Arc::downgrade(&reviewer), self.shared.clock.clone(), settings).await?;
-        let address = webhook.address();
-        *self.shared.webhook.lock() = Some(webhook);
-        Ok(Some(address))
+        let (shared, settings) = (&self.shared, self.shared.settings.webhook.as_ref());
+        shared.webhook.serve(shared, shared.clock.clone(), settings).await
     }
 }
 

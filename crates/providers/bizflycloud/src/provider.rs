@@ -27,7 +27,7 @@ use karpenter_cloud::{
     clock::{Clock, later},
     error::CloudContext,
     garbage_collection::{Caution, GarbageCollector, KnownClaims},
-    webhook::Webhook,
+    webhook::WebhookOfProvider,
 };
 use kube::{
     Api, Client,
@@ -98,7 +98,7 @@ pub(crate) struct Shared {
     /// How often a server refused its deletion, by server id.
     refused_deletions: Mutex<BTreeMap<String, u32>>,
     reboots: Mutex<BTreeMap<RebootOperation, Timestamp>>,
-    pub(crate) webhook: Mutex<Option<Webhook>>,
+    pub(crate) webhook: WebhookOfProvider,
 }
 
 pub const NAME: &str = "bizflycloud";
@@ -147,7 +147,7 @@ impl BizflyCloudProvider {
                 drift: Mutex::default(),
                 deletions: Mutex::default(),
                 reboots: Mutex::default(),
-                webhook: Mutex::default(),
+                webhook: WebhookOfProvider::default(),
             }),
         }
     }

@@ -19,6 +19,7 @@ use karpenter_cloud::{
     clock::Clock,
     error::CloudContext,
     events::{Announcement, EventWriter},
+    webhook::WebhookOfProvider,
 };
 use kube::{Api, api::ListParams};
 use parking_lot::Mutex;
@@ -42,7 +43,6 @@ use crate::{
     tasks,
     termination::Destroying,
     unavailable::Unavailable,
-    webhook::Webhook,
 };
 
 /// Launches virtual machines at CloudStack.
@@ -82,7 +82,7 @@ pub(crate) struct Shared {
     pub(crate) reboots: Mutex<std::collections::BTreeSet<String>>,
     /// Since when CloudStack does not answer, by class.
     pub(crate) outages: Mutex<HashMap<String, Timestamp>>,
-    pub(crate) webhook: Mutex<Option<Webhook>>,
+    pub(crate) webhook: WebhookOfProvider,
 }
 
 /// Worker pools of management servers are small.
@@ -123,7 +123,7 @@ impl CloudStackProvider {
             loose_disks: Mutex::default(),
             reboots: Mutex::default(),
             outages: Mutex::default(),
-            webhook: Mutex::default(),
+            webhook: WebhookOfProvider::default(),
             kube,
             clock,
             client,

@@ -3,11 +3,11 @@
 //! The API server has checked the rules of the CRD before it asks here, so there is nothing to refuse: neither an outage of
 //! CloudStack nor one of this process keeps anybody from writing a class. The same sentences are on the class later.
 
-use std::{net::SocketAddr, sync::Arc};
+use std::net::SocketAddr;
 
 use async_trait::async_trait;
 use karpenter_cloud::webhook::{Judgement, Reviewer};
-pub use karpenter_cloud::webhook::{Webhook, WebhookError, WebhookSettings};
+pub use karpenter_cloud::webhook::{WebhookError, WebhookSettings};
 use serde_json::Value;
 
 use crate::{
@@ -21,14 +21,8 @@ impl CloudStackProvider {
     /// # Errors
     /// When its port is taken or its certificate cannot be used.
     pub async fn serve_webhook(&self) -> Result<Option<SocketAddr>, WebhookError> {
-        let Some(settings) = &self.shared.settings.webhook else {
-            return Ok(None);
-        };
-        let reviewer: Arc<dyn Reviewer> = self.shared.clone();
-        let webhook = Webhook::start(Arc::downgrade(&reviewer), self.shared.clock.clone(), settings).await?;
-        let address = webhook.address();
-        *self.shared.webhook.lock() = Some(webhook);
-        Ok(Some(address))
+        let (shared, settings) = (&self.shared, self.shared.settings.webhook.as_ref());
+        shared.webhook.serve(shared, shared.clock.clone(), settings).await
     }
 }
 
