@@ -136,18 +136,24 @@ impl Shared {
             .or(config.as_ref().map(|own| own.spec.region.as_str()));
         if let Some(region) = region.and_then(|text| RegionChoice::parse(text).ok()) {
             let told = config.as_ref().and_then(|own| own.status.as_ref());
-            let open: Vec<&str> = told.iter().flat_map(|own| &own.zones).map(String::as_str).collect();
-            let known = region.region.zones();
-            for zone in spec.zones.iter().map(String::as_str) {
-                let problem = |zones: &[&str]| {
-                    let zones = zones.join(", ");
-                    format!("spec.zones: {zone} is not a zone of {}; it has {zones}", region.region)
-                };
-                // The cloud opens zones that nobody here has heard of; who asked it knows.
-                match open.is_empty() {
-                    false if !open.contains(&zone) => judgement.refusals.push(problem(&open)),
-                    true if !known.contains(&zone) => judgement.warnings.push(problem(known)),
-                    true | false => {}
+            let open = told.map_or(&[][..], |own| &own.zones);
+            let (region, known) = (region.region, region.region.zones());
+            // The cloud opens zones that nobody here has heard of, and closes others for a while; who asked it knows.
+            for zone in spec.zones.iter().filter(|zone| !open.contains(zone)) {
+                match (open, known.contains(&zone.as_str())) {
+                    ([], true) => {}
+                    ([], false) => judgement.warnings.push(format!(
+                        "spec.zones: {zone} is not a zone of {region}; it has {}",
+                        known.join(", ")
+                    )),
+                    (open, true) => judgement.warnings.push(format!(
+                        "spec.zones: {zone} is not open, and the class not ready until it is; open are {}",
+                        open.join(", ")
+                    )),
+                    (open, false) => judgement.refusals.push(format!(
+                        "spec.zones: {zone} is not a zone of {region}; it has {}",
+                        open.join(", ")
+                    )),
                 }
             }
         }

@@ -2,7 +2,7 @@
 
 use std::{fs, path::PathBuf};
 
-use karpenter_bizflycloud::{BizflyCloudProvider, Settings};
+use karpenter_bizflycloud::{BizflyCloudProvider, ProviderConfig, Settings};
 use karpenter_cloud::webhook::WebhookSettings;
 use rcgen::{CertificateParams, KeyPair};
 use serde_json::{Value, json};
@@ -129,6 +129,31 @@ async fn mistakes_of_a_provider_config_are_refused_and_doubts_are_told() {
     let (refusal, warnings) = asked.review(&prefix, &right).await;
     assert_eq!(refusal, None);
     assert!(warnings.iter().any(|own| own.contains("tagPrefix")), "{warnings:?}");
+}
+
+#[tokio::test]
+async fn zones_that_do_not_exist_are_refused_and_those_that_are_closed_are_told() {
+    let asked = Asked::start("zones").await;
+    let status = |zones: Value| {
+        let status = json!({"status": {"zones": zones}});
+        let objects = asked.world.sandbox.objects();
+        objects
+            .patch_status::<ProviderConfig>("", "default", &status)
+            .expect("accepted");
+    };
+    let of = |zone: &str| class(json!({"zones": [zone]}));
+    status(json!(["HN1", "HN2", "HN3"]));
+    assert_eq!(asked.review(&of("HN3"), &Value::Null).await, (None, Vec::new()));
+    asked
+        .refuses(&of("HN4"), "HN4 is not a zone of HN; it has HN1, HN2, HN3")
+        .await;
+    status(json!(["HN1"]));
+    asked.warns(&of("HN2"), "HN2 is not open").await;
+    status(Value::Null);
+    asked
+        .warns(&of("HN3"), "HN3 is not a zone of HN; it has HN1, HN2")
+        .await;
+    assert_eq!(asked.review(&of("HN2"), &Value::Null).await, (None, Vec::new()));
 }
 
 #[tokio::test]
