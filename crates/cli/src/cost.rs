@@ -82,8 +82,10 @@ fn pools(claims: &[NodeClaim], currencies: &BTreeMap<String, String>, page: Opti
     };
     for claim in claims {
         let node_pool = claim.node_pool().unwrap_or_default();
-        let currency = currencies.get(&claim.spec.node_class_ref.name);
-        let currency = currency.map_or(DEFAULT_CURRENCY, String::as_str);
+        let of_class = || currencies.get(&claim.spec.node_class_ref.name).map(String::as_str);
+        let currency = instance::currency_at_launch(claim)
+            .or_else(of_class)
+            .unwrap_or(DEFAULT_CURRENCY);
         let pool = pools
             .entry((node_pool, currency))
             .or_insert_with(|| new(node_pool, currency));
@@ -100,7 +102,7 @@ fn pools(claims: &[NodeClaim], currencies: &BTreeMap<String, String>, page: Opti
     pools.into_values().collect()
 }
 
-/// What prices are counted in, by class.
+/// What prices are counted in, by class, for claims that don't tell.
 async fn currencies(client: &Client) -> Result<BTreeMap<String, String>, CliError> {
     let configs = listed::<ProviderConfig>(client, "ProviderConfigs").await?;
     let of_config: BTreeMap<String, String> = configs
@@ -188,11 +190,15 @@ mod tests {
 
     #[test]
     fn pools_are_what_they_have_and_what_they_had() {
+        let mut earlier = claim("web", "foreign", "3");
+        let notes = earlier.metadata.annotations.get_or_insert_default();
+        notes.insert("karpenter.bizflycloud.com/hourly-currency".to_owned(), "VND".to_owned());
         let claims = [
             claim("web", "default", "10.5"),
             claim("web", "default", "2"),
             claim("web", "foreign", "1"),
             claim("db", "default", "NaN"),
+            earlier,
         ];
         let currencies = BTreeMap::from([("foreign".to_owned(), "USD".to_owned())]);
         let page: CostPage = serde_json::from_value(json!({
@@ -210,7 +216,7 @@ mod tests {
                 pool("db", "VND", 1, 0.0, Some(0.0)),
                 pool("gone", "VND", 0, 0.0, Some(7.0)),
                 pool("web", "USD", 1, 1.0, Some(0.0)),
-                pool("web", "VND", 2, 12.5, Some(300.0)),
+                pool("web", "VND", 3, 15.5, Some(300.0)),
             ]
         );
         let uncounted = pools(&claims[..1], &currencies, None);

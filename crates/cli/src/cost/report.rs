@@ -156,21 +156,16 @@ impl Bill {
             )];
         };
         let mut notes = Vec::new();
-        if !page.is_of_month(self.now) {
-            notes.push(format!(
-                "This month was not counted yet: the last snapshot is of {}; check the controller with karpenter doctor.",
-                minute(page.at)
-            ));
-        } else if self.now.duration_since(page.at)
-            > SignedDuration::try_from(LONGEST_GAP).unwrap_or(SignedDuration::MAX)
-        {
-            notes.push(format!(
-                "Counted until {}, and not since: check the controller with karpenter doctor.",
-                minute(page.at)
-            ));
-        } else {
-            notes.push(format!("Counted until {}.", minute(page.at)));
-        }
+        let longest = SignedDuration::try_from(LONGEST_GAP).unwrap_or(SignedDuration::MAX);
+        let advice = match self.now.duration_since(page.at) > longest {
+            true => ", and nobody counted since: check the controller with karpenter doctor.",
+            false => ".",
+        };
+        let told = match page.is_of_month(self.now) {
+            true => "Counted until",
+            false => "This month was not counted yet: the last snapshot is of",
+        };
+        notes.push(format!("{told} {}{advice}", minute(page.at)));
         if page.unwatched_seconds > 0 && page.is_of_month(self.now) {
             let minutes = page.unwatched_seconds.div_ceil(60);
             notes.push(format!(
@@ -239,6 +234,34 @@ mod tests {
                 "-123.00 VND"
             ]
         );
+    }
+
+    #[test]
+    fn the_controller_is_doubted_only_when_it_has_been_silent_for_long() {
+        let told = |at: &str, now: &str| {
+            let page = json!({
+                "month": at[..7], "since": at, "at": at, "unwatchedSeconds": 0, "nodePools": [],
+                "recommendedAt": null, "recommendations": [],
+            });
+            let bill = Bill {
+                pools: Vec::new(),
+                page: serde_json::from_value(page).unwrap(),
+                place: String::new(),
+                now: now.parse().unwrap(),
+            };
+            bill.notes().concat()
+        };
+        let month = told("2026-11-10T00:00:00Z", "2026-11-10T00:15:00Z");
+        assert_eq!(month, "Counted until 2026-11-10 00:00 UTC.");
+        let silent = told("2026-11-10T00:00:00Z", "2026-11-10T00:16:00Z");
+        assert!(silent.contains("karpenter doctor"), "{silent}");
+        let new = told("2026-10-31T23:59:00Z", "2026-11-01T00:01:00Z");
+        assert_eq!(
+            new,
+            "This month was not counted yet: the last snapshot is of 2026-10-31 23:59 UTC."
+        );
+        let silent = told("2026-10-31T23:59:00Z", "2026-11-01T00:15:00Z");
+        assert!(silent.contains("karpenter doctor"), "{silent}");
     }
 
     #[test]

@@ -124,8 +124,10 @@ pub(crate) async fn round(shared: &Shared, usage: &Usage) -> Result<(), CloudErr
     let classes = shared.classes().await?;
     let accounts = shared.accounts.all().await?;
     let mut servers: BTreeMap<String, (Arc<Account>, Server)> = BTreeMap::new();
+    let mut shown = BTreeSet::new();
     for account in &accounts {
         for server in account.servers().await.map_err(CloudError::from)?.iter() {
+            shown.insert((account.name.clone(), server.id.clone()));
             servers.insert(server.id.clone(), (account.clone(), server.clone()));
         }
     }
@@ -148,15 +150,17 @@ pub(crate) async fn round(shared: &Shared, usage: &Usage) -> Result<(), CloudErr
         .iter()
         .filter_map(|claim| {
             let provider_id = claim.provider_id()?;
-            let found = servers.get(instance::server_id(provider_id)?);
+            let (id, found) = servers.get_key_value(instance::server_id(provider_id)?).unzip();
             let class = classes.get(&claim.spec.node_class_ref.name);
             let home = class.and_then(|class| {
                 let name = class.spec.provider_config();
                 accounts.iter().find(|account| account.name == name)
             });
+            // ProviderConfigs of one project show the same servers; the claim's own has its prices.
+            let own = home.filter(|home| id.is_some_and(|id| shown.contains(&(home.name.clone(), id.clone()))));
             Some(Member {
                 claim,
-                account: found.map(|(account, _)| account),
+                account: own.or(found.map(|(account, _)| account)),
                 home,
                 server: found.map(|(_, server)| server),
                 node: by_provider_id.get(provider_id).copied(),

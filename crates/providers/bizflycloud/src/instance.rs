@@ -187,19 +187,28 @@ pub fn instance(
 
 /// What a server costs per hour, disks included.
 pub fn hourly_price(server: &Server, catalogue: &CloudCatalogue, facts: &ClassFacts, prices: &Prices) -> Option<f64> {
+    Some(prices.hourly(&purchase(server, catalogue, facts)?))
+}
+
+/// What is paid for with a server, disks included; `None` where its flavor is not listed.
+pub(crate) fn purchase<'a>(
+    server: &'a Server,
+    catalogue: &'a CloudCatalogue,
+    facts: &ClassFacts,
+) -> Option<Purchase<'a>> {
     let flavor = catalogue.flavor(canonical_flavor(server, catalogue))?;
     let plan = if facts.spot_plan_names.contains(&server.billing_plan) {
         PLAN_SPOT
     } else {
         &server.billing_plan
     };
-    Some(prices.hourly(&Purchase {
+    Some(Purchase {
         flavor,
         zone: server.zone(),
         plan,
         disk_type: disk_type(server),
         disk_gib: facts.disk_gib(),
-    }))
+    })
 }
 
 /// What a claim's server cost per hour when it was launched, as is noted on the claim.
@@ -207,6 +216,12 @@ pub fn price_at_launch(claim: &NodeClaim) -> Option<f64> {
     let told = claim.metadata.annotations.as_ref()?.get(annotations::HOURLY_PRICE)?;
     let price: f64 = told.parse().ok()?;
     (price.is_finite() && price >= 0.0).then_some(price)
+}
+
+/// What that price is counted in. Claims of earlier versions don't tell.
+pub fn currency_at_launch(claim: &NodeClaim) -> Option<&str> {
+    let notes = claim.metadata.annotations.as_ref()?;
+    notes.get(annotations::HOURLY_CURRENCY).map(String::as_str)
 }
 
 /// The kind of a server's root disk.

@@ -32,6 +32,8 @@ pub mod annotations {
     pub const TASK_ID: &str = "karpenter.bizflycloud.com/task-id";
     /// What the server cost per hour when it was launched.
     pub const HOURLY_PRICE: &str = "karpenter.bizflycloud.com/hourly-price";
+    /// What that price is counted in.
+    pub const HOURLY_CURRENCY: &str = "karpenter.bizflycloud.com/hourly-currency";
     /// The last reboot that was sent.
     pub const REBOOT_OPERATION: &str = "karpenter.bizflycloud.com/reboot-operation";
     pub const CLASS_HASH: &str = "karpenter.bizflycloud.com/bizflycloudnodeclass-hash";

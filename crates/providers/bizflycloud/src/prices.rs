@@ -66,6 +66,8 @@ pub(crate) const ON_DEMAND_FACTOR: f64 = 1.5;
 pub(crate) const ON_DEMAND_DISK_FACTOR: f64 = 1.3;
 pub(crate) const SPOT_FACTOR: f64 = 0.2;
 const PER_GPU: f64 = 25_000.0;
+/// A stopped server costs this part of its price without disks.
+const STOPPED_SHARE: f64 = 0.3;
 
 impl Prices {
     /// Reads `prices.json`.
@@ -115,6 +117,12 @@ impl Prices {
         });
         let machine = machine.unwrap_or_else(|| estimate(flavor, gib) * machine_factor(purchase.plan));
         (machine + self.disk_gib(purchase) * f64::from(purchase.disk_gib)).max(1e-6)
+    }
+
+    /// How much of its price a machine costs while it is stopped: its disk in full, and a part of the rest.
+    pub(crate) fn stopped_share(&self, purchase: &Purchase<'_>) -> f64 {
+        let disk = self.disk_gib(purchase) * f64::from(purchase.disk_gib) / self.hourly(purchase);
+        disk + STOPPED_SHARE * (1.0 - disk)
     }
 
     /// The price of a disk alone, of which neither kind nor zone is told: as an SSD of the vendor's default tier.

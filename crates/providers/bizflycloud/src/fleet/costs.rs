@@ -79,7 +79,9 @@ pub(super) async fn keep(
     let must_store = {
         let mut kept = shared.costs.0.lock();
         kept.page = Some(page.clone());
-        must_recommend || is_due(kept.stored_at, STORED, now)
+        // A new month at once: the stored one tells nothing of it.
+        let is_of_another = kept.stored_at.is_some_and(|at| !page.is_of_month(at));
+        must_recommend || is_of_another || is_due(kept.stored_at, STORED, now)
     };
     if !must_store {
         return;

@@ -10,10 +10,10 @@ use karpenter_api::{
 };
 use karpenter_cloud::{clock::later, selection};
 
-use super::{Member, Usage};
+use super::{Member, Usage, claim_is_leaving};
 use crate::{
     account::Account,
-    catalogue::{CloudCatalogue, PLAN_ON_DEMAND, PLAN_SAVING},
+    catalogue::{PLAN_ON_DEMAND, PLAN_SAVING},
     client::wire::Server,
     cost::{Saving, Way},
     instance, labels as own,
@@ -25,8 +25,6 @@ use crate::{
 
 /// At 1.5 times the price of a subscription, a node that lives longer than this is cheaper by subscription.
 const SUBSCRIPTION_PAYS: Duration = Duration::from_secs(20 * 24 * 3600);
-/// A stopped server costs this part of its price.
-const STOPPED_SHARE: f64 = 0.3;
 
 pub(super) async fn of(
     shared: &Shared,
@@ -43,30 +41,59 @@ pub(super) async fn of(
     }
     for member in members {
         let Some(account) = member.account else { continue };
-        let hourly = member.hourly_price();
+        let class = classes.get(&member.claim.spec.node_class_ref.name);
+        let node_pool = member.claim.node_pool().unwrap_or_default();
+        let (hourly, currency) = (
+            costs_now(shared, member, account, class).await,
+            member.currency(account),
+        );
         report.costs.push(NodeCost {
-            node_pool: member.claim.node_pool().unwrap_or_default().to_owned(),
+            node_pool: node_pool.to_owned(),
             instance_type: member.label(INSTANCE_TYPE).to_owned(),
             zone: member.label(ZONE).to_owned(),
             billing_plan: member.label(own::BILLING_PLAN).to_owned(),
-            currency: account.currency.clone(),
+            currency: currency.to_owned(),
             hourly,
             since: member.server.and_then(Server::created_at),
         });
-        let class = classes.get(&member.claim.spec.node_class_ref.name);
-        if let Some(class) = class
-            && let Ok(catalogue) = account.catalogue().await
-            && let Some((way, hourly)) = saving(shared, member, account, class, &catalogue).await
-        {
-            report.savings.push(Saving {
-                node_pool: member.claim.node_pool().unwrap_or_default().to_owned(),
-                way,
-                currency: account.currency.clone(),
-                hourly,
-            });
-        }
+        let saving = match (member.stopped(), class) {
+            _ if claim_is_leaving(member) => None,
+            (Some(server), _) => {
+                let server = server.id.clone();
+                Some((Way::StoppedServer { server }, hourly))
+            }
+            // Prices in another currency tell nothing of what was paid.
+            (None, Some(class)) if currency == account.currency => saving(shared, member, account, class).await,
+            (None, _) => None,
+        };
+        report.savings.extend(saving.map(|(way, hourly)| Saving {
+            node_pool: node_pool.to_owned(),
+            way,
+            currency: currency.to_owned(),
+            hourly,
+        }));
     }
     report
+}
+
+/// What was paid at launch, or the part of it that a stopped server costs, as far as can be told.
+async fn costs_now(
+    shared: &Shared,
+    member: &Member<'_>,
+    account: &Account,
+    class: Option<&BizflyCloudNodeClass>,
+) -> f64 {
+    let paid = member.hourly_price();
+    let (Some(server), Some(class)) = (member.stopped(), class) else {
+        return paid;
+    };
+    let Ok(catalogue) = account.catalogue().await else {
+        return paid;
+    };
+    match instance::purchase(server, &catalogue, &shared.facts(class, account)) {
+        Some(purchase) => paid * account.prices().await.stopped_share(&purchase),
+        None => paid,
+    }
 }
 
 fn utilization(members: &[Member<'_>], usage: &Usage) -> Vec<(String, &'static str, f64, f64)> {
@@ -94,16 +121,12 @@ async fn saving(
     member: &Member<'_>,
     account: &Account,
     class: &BizflyCloudNodeClass,
-    catalogue: &CloudCatalogue,
 ) -> Option<(Way, f64)> {
     let server = member.server?;
     let paid = member.hourly_price();
-    if server.status == "SHUTOFF" {
-        let server = server.id.clone();
-        return Some((Way::StoppedServer { server }, paid * STOPPED_SHARE));
-    }
-    let flavor = catalogue.flavor(instance::canonical_flavor(server, catalogue))?;
-    let facts = shared.facts(class, account);
+    let catalogue = account.catalogue().await.ok()?;
+    let purchase = instance::purchase(server, &catalogue, &shared.facts(class, account))?;
+    let flavor = purchase.flavor;
     let mut savings = Vec::new();
     let is_old = server
         .created_at()
@@ -114,25 +137,23 @@ async fn saving(
         .is_none_or(|sold| sold.iter().any(|plan| plan == PLAN_SAVING));
     if is_old && is_sold && member.label(own::BILLING_PLAN) == PLAN_ON_DEMAND {
         let prices = account.prices().await;
-        let price = |plan: &str| {
-            prices.hourly(&Purchase {
-                flavor,
-                zone: server.zone(),
-                plan,
-                disk_type: member.label(own::DISK_TYPE),
-                disk_gib: facts.disk_gib(),
-            })
-        };
+        let price = |plan: &str| prices.hourly(&Purchase { plan, ..purchase });
         savings.push((Way::SavingPlan, price(PLAN_ON_DEMAND) - price(PLAN_SAVING)));
     }
     let types = shared.types_of(class, account, None).await.ok()?;
     let same_size = selection::candidates(member.claim, &types, shared.rules())
         .into_iter()
         .filter(|candidate| {
+            // Another plan or disk is another saving, or another machine.
+            let is_bought_alike = [own::BILLING_PLAN, own::DISK_TYPE].iter().all(|key| {
+                let offered = candidate.offering.requirements.get(key);
+                offered.is_none_or(|own| own.has(member.label(key)))
+            });
             let other = catalogue.flavor(&candidate.instance_type.name);
-            other.is_some_and(|other| {
-                other.name != flavor.name && (other.vcpus, other.ram) == (flavor.vcpus, flavor.ram)
-            })
+            is_bought_alike
+                && other.is_some_and(|other| {
+                    other.name != flavor.name && (other.vcpus, other.ram) == (flavor.vcpus, flavor.ram)
+                })
         })
         .min_by(|a, b| a.offering.price.total_cmp(&b.offering.price));
     if let Some(cheaper) = same_size.filter(|candidate| candidate.offering.price < paid) {
@@ -155,5 +176,14 @@ impl Member<'_> {
     /// What was paid at launch.
     pub(super) fn hourly_price(&self) -> f64 {
         instance::price_at_launch(self.claim).unwrap_or_default()
+    }
+
+    /// What that is counted in.
+    pub(super) fn currency<'a>(&'a self, account: &'a Account) -> &'a str {
+        instance::currency_at_launch(self.claim).unwrap_or(&account.currency)
+    }
+
+    fn stopped(&self) -> Option<&Server> {
+        self.server.filter(|server| server.status == "SHUTOFF")
     }
 }

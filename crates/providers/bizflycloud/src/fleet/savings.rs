@@ -12,7 +12,7 @@ use karpenter_api::{
 use karpenter_cloud::{CloudError, error::CloudContext};
 use kube::{Api, ResourceExt, api::ListParams};
 
-use super::Member;
+use super::{Member, claim_is_leaving};
 use crate::{
     account::Account,
     catalogue::{PLAN_ON_DEMAND, PLAN_SPOT},
@@ -31,8 +31,9 @@ pub(super) async fn seldom(
     accounts: &[Arc<Account>],
 ) -> Vec<Saving> {
     let mut found = Vec::new();
+    let mut seen = BTreeSet::new();
     for account in accounts {
-        match orphans(shared, account).await {
+        match orphans(shared, account, &mut seen).await {
             Ok(orphans) => found.extend(orphans),
             Err(error) => left_out(shared, "orphan volumes", &error),
         }
@@ -53,13 +54,14 @@ fn left_out(shared: &Shared, what: &str, error: &CloudError) {
     );
 }
 
-/// Root disks that nobody has. Those that were made for a claim are deleted without anybody's doing.
-async fn orphans(shared: &Shared, account: &Account) -> Result<Vec<Saving>, CloudError> {
+/// Root disks that nobody has, and that no other ProviderConfig of the same project has shown. Those that were made for a claim
+/// are deleted without anybody's doing.
+async fn orphans(shared: &Shared, account: &Account, seen: &mut BTreeSet<String>) -> Result<Vec<Saving>, CloudError> {
     let volumes = shared.orphans(account).await?;
     let prices = account.prices().await;
     let savings = volumes
         .into_iter()
-        .filter(|volume| !shared.ledger.is_recorded(&volume.id))
+        .filter(|volume| !shared.ledger.is_recorded(&volume.id) && seen.insert(volume.id.clone()))
         .map(|volume| {
             let plan = match volume.billing_plan.as_str() {
                 "" => PLAN_ON_DEMAND,
@@ -80,7 +82,7 @@ async fn orphans(shared: &Shared, account: &Account) -> Result<Vec<Saving>, Clou
     Ok(savings.collect())
 }
 
-/// Nodes whose flavor is sold as spot too, and whose NodePool would take it, while their class has it off.
+/// Nodes on demand whose flavor is sold as spot too, and whose NodePool would take it, while their class has it off.
 async fn spot(
     shared: &Shared,
     members: &[Member<'_>],
@@ -96,15 +98,20 @@ async fn spot(
         let Some(class) = classes.get(&member.claim.spec.node_class_ref.name) else {
             continue;
         };
-        if class.spec.allows_spot() || server.status == "SHUTOFF" {
+        if class.spec.allows_spot()
+            || server.status == "SHUTOFF"
+            || claim_is_leaving(member)
+            || member.label(own::BILLING_PLAN) != PLAN_ON_DEMAND
+            || member.currency(account) != account.currency
+        {
             continue;
         }
         let catalogue = account.catalogue().await.map_err(CloudError::from)?;
-        let Some(flavor) = catalogue.flavor(instance::canonical_flavor(server, &catalogue)) else {
+        let facts = shared.facts(class, account);
+        let Some(purchase) = instance::purchase(server, &catalogue, &facts) else {
             continue;
         };
-        let facts = shared.facts(class, account);
-        if facts.spot_plan(flavor).is_none() {
+        if facts.spot_plan(purchase.flavor).is_none() {
             continue;
         }
         let willing = match &mut willing {
@@ -115,11 +122,8 @@ async fn spot(
             continue;
         }
         let price = account.prices().await.hourly(&Purchase {
-            flavor,
-            zone: server.zone(),
             plan: PLAN_SPOT,
-            disk_type: member.label(own::DISK_TYPE),
-            disk_gib: facts.disk_gib(),
+            ..purchase
         });
         let hourly = member.hourly_price() - price;
         if hourly > 0.0 {

@@ -630,8 +630,10 @@ impl Shared {
         self.ledger.save_or_warn().await;
         let price = instance::hourly_price(server, &catalogue, facts, &*account.prices().await);
         if let Some(price) = price {
-            made.annotations
-                .insert(annotations::HOURLY_PRICE.to_owned(), price.to_string());
+            made.annotations.extend([
+                (annotations::HOURLY_PRICE.to_owned(), price.to_string()),
+                (annotations::HOURLY_CURRENCY.to_owned(), account.currency.clone()),
+            ]);
         }
         let label = |key: &str| made.labels.get(key).map_or("", String::as_str);
         let message = format!(

@@ -48,8 +48,11 @@ impl BizflyCloudProvider {
             ));
         }
         let mut found = Vec::new();
+        let mut seen = BTreeSet::new();
         for account in accounts {
-            let orphans = self.shared.orphans(&account).await?;
+            let mut orphans = self.shared.orphans(&account).await?;
+            // ProviderConfigs of one project show the same disks.
+            orphans.retain(|volume| seen.insert(volume.id.clone()));
             let told = orphans.into_iter().map(|volume| OrphanVolume {
                 account: account.name.clone(),
                 created_at: volume.created_at(),

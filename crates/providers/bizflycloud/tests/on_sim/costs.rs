@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ConfigMap;
 use karpenter_api::{NodeClaim, labels::INSTANCE_TYPE};
 use karpenter_bizflycloud::{
-    BizflyCloudProvider,
+    BizflyCloudNodeClass, BizflyCloudProvider,
     cost::{CONFIG_MAP, CostPage, PAGE, Recommendation},
     sim::{Fault, Often, SimOptions},
 };
@@ -23,6 +23,30 @@ fn price_of(claim: &NodeClaim) -> f64 {
     notes["karpenter.bizflycloud.com/hourly-price"]
         .parse()
         .expect("a price")
+}
+
+/// Prices that the user wrote, and what they are counted in.
+async fn priced(world: &World, prices: &Value, currency: &str) {
+    world.apply(&json!({
+        "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "prices", "namespace": "default"},
+        "data": {"prices.json": prices.to_string()},
+    }));
+    let pricing = json!({
+        "source": "ConfigMap", "configMapRef": {"name": "prices", "namespace": "default"}, "currency": currency,
+    });
+    world.apply(&world.config(json!({"region": "HN", "pricing": pricing})));
+    pass(world, 3).await;
+}
+
+/// A claim that is deleted, and stays for its finalizer.
+fn leave(world: &World, claim: &NodeClaim) {
+    let name = claim.metadata.name.as_deref().expect("a name");
+    let objects = world.sandbox.objects();
+    let kept = json!({"metadata": {"finalizers": ["karpenter.sh/termination"]}});
+    objects.patch::<NodeClaim>("", name, &kept).expect("accepted");
+    objects
+        .delete::<NodeClaim>("", name, &Default::default())
+        .expect("accepted");
 }
 
 async fn pass(world: &World, seconds: u64) {
@@ -111,14 +135,20 @@ async fn a_new_month_begins_at_nothing() {
     look(&world, &world.provider, 60).await;
     look(&world, &world.provider, 600).await;
     assert!(spent(&page(&world)) > 0.0);
-    let last = "2026-01-31T23:55:00Z".parse().expect("a time");
+    let last = "2026-01-31T23:58:00Z".parse().expect("a time");
     world.clock.sleep_until(last).await;
     world.provider.look_at_fleet().await.expect("looked at");
     assert_eq!(page(&world).month, "2026-01");
-    look(&world, &world.provider, 600).await;
-    let page = page(&world);
+    look(&world, &world.provider, 60).await;
+    assert_eq!(page(&world).month, "2026-01");
+    look(&world, &world.provider, 90).await;
     let first: Timestamp = "2026-02-01T00:00:00Z".parse().expect("a time");
-    assert_eq!((page.month.as_str(), page.since), ("2026-02", first));
+    let page = page(&world);
+    assert_eq!(
+        (page.month.as_str(), page.since),
+        ("2026-02", first),
+        "stored at once, and told from its beginning"
+    );
     check(&page, price_of(&claim), first, page.at);
     let old = of_kind(&page, "saving-plan");
     assert_eq!(old.len(), 1, "30 days on demand: {page:?}");
@@ -147,6 +177,10 @@ async fn a_page_that_cannot_be_read_is_begun_anew() {
 #[tokio::test]
 async fn a_cheaper_category_and_a_cheaper_generation_are_recommended() {
     let world = World::start().await;
+    let prices = json!([
+        {"flavor": "nix.4c_8g", "hour": 100}, {"flavor": "4c_8g_basic", "hour": 60}, {"flavor": "p2.4c_8g", "hour": 10},
+    ]);
+    priced(&world, &prices, "USD").await;
     for cheap in ["4c_8g_basic", "p2.4c_8g"] {
         let sold_out = Fault::SoldOut {
             flavor: Some(cheap.to_owned()),
@@ -154,40 +188,104 @@ async fn a_cheaper_category_and_a_cheaper_generation_are_recommended() {
         };
         world.cloud.inject(sold_out, Often::Always);
     }
-    let (category, generation) = (
+    let (one, other) = (
         world.launch(1, one_of(&["nix.4c_8g", "4c_8g_basic"])).await,
         world.launch(2, one_of(&["nix.4c_8g", "p2.4c_8g"])).await,
     );
     let flavor = |claim: &NodeClaim| claim.metadata.labels.clone().expect("labels")[INSTANCE_TYPE].clone();
-    assert_eq!(
-        (flavor(&category), flavor(&generation)),
-        ("nix.4c_8g".into(), "nix.4c_8g".into())
-    );
+    assert_eq!((flavor(&one), flavor(&other)), ("nix.4c_8g".into(), "nix.4c_8g".into()));
     world.cloud.heal();
-    world.apply(&json!({
-        "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "prices", "namespace": "default"},
-        "data": {"prices.json": r#"[{"flavor": "p2.4c_8g", "hour": 10}]"#},
-    }));
-    let pricing = json!({
-        "source": "ConfigMap", "configMapRef": {"name": "prices", "namespace": "default"}, "currency": "USD",
-    });
-    world.apply(&world.config(json!({"region": "HN", "pricing": pricing})));
     look(&world, &world.provider, 600).await;
-    let page = page(&world);
-    let (category, generation) = (of_kind(&page, "category"), of_kind(&page, "generation"));
-    assert_eq!((category.len(), generation.len()), (1, 1), "{page:?}");
+    let found = page(&world);
+    let (category, generation) = (of_kind(&found, "category"), of_kind(&found, "generation"));
+    assert_eq!((category.len(), generation.len()), (1, 1), "{found:?}");
     assert!(
         category[0].sentence.contains("nix.4c_8g could be 4c_8g_basic")
             && generation[0].sentence.contains("nix.4c_8g could be p2.4c_8g"),
-        "{page:?}"
+        "{found:?}"
     );
-    assert_eq!(page.recommendations[0].kind, "generation", "the largest first");
-    assert_eq!(page.recommendations[0].currency, "USD");
+    assert_eq!(found.recommendations[0].kind, "generation", "the largest first");
+    for (own, hourly) in [(&generation[0], 90.0), (&category[0], 40.0)] {
+        assert!((own.per_month - hourly * 720.0).abs() < 1e-6, "{own:?}");
+        assert_eq!(own.currency, "USD");
+    }
+    leave(&world, &one);
+    look(&world, &world.provider, 901).await;
+    let found = page(&world);
+    assert_eq!(of_kind(&found, "category"), [], "what goes anyway is not told of");
+    assert_eq!(of_kind(&found, "generation").len(), 1, "{found:?}");
+}
+
+#[tokio::test]
+async fn another_plan_or_disk_is_not_another_flavor() {
+    let world = World::start().await;
+    let prices = json!([{"plan": "on_demand", "hour": 100}, {"plan": "saving_plan", "hour": 50}]);
+    priced(&world, &prices, "VND").await;
+    world.launch(1, one_of(&["nix.4c_8g", "p2.4c_8g"])).await;
+    for wider in [
+        json!({"billingPlans": ["on_demand", "saving_plan"]}),
+        json!({"diskTypes": ["SSD", "HDD"]}),
+    ] {
+        let objects = world.sandbox.objects();
+        objects
+            .patch::<BizflyCloudNodeClass>("", "default", &json!({"spec": wider}))
+            .expect("accepted");
+        look(&world, &world.provider, 901).await;
+        assert_eq!(page(&world).recommendations, [], "both flavors cost the same");
+    }
+}
+
+#[tokio::test]
+async fn a_node_costs_what_it_did_in_the_currency_that_it_was_launched_in() {
+    let world = World::with(Setting {
+        options: SimOptions {
+            sells_spot: true,
+            ..SimOptions::default()
+        },
+        ..Setting::default()
+    })
+    .await;
+    world.apply(&serde_json::to_value(pool(json!([]))).expect("JSON"));
+    let prices = |nix: f64| {
+        json!([
+            {"flavor": "p2.4c_8g", "plan": "on_demand", "hour": 1000}, {"flavor": "nix.4c_8g", "plan": "on_demand", "hour": nix},
+        ])
+    };
+    priced(&world, &prices(2000.0), "VND").await;
+    let claim = world.launch(1, one_of(&["nix.4c_8g", "p2.4c_8g"])).await;
+    let notes = claim.metadata.annotations.as_ref().expect("notes");
+    assert_eq!(notes["karpenter.bizflycloud.com/hourly-currency"], "VND");
+    priced(&world, &prices(10.0), "USD").await;
+    look(&world, &world.provider, 60).await;
+    look(&world, &world.provider, 600).await;
+    let found = page(&world);
+    let currencies: Vec<&str> = found.node_pools.iter().map(|own| own.currency.as_str()).collect();
+    assert_eq!((currencies, found.recommendations), (vec!["VND"], Vec::new()));
+    let told = ["VND", "USD"].map(|currency| world.metric("nodepool_cost_hourly", &["default", currency]));
+    assert_eq!(told, [price_of(&claim), 0.0]);
+    priced(&world, &prices(10.0), "VND").await;
+    look(&world, &world.provider, 901).await;
+    let found = page(&world);
+    assert_eq!(
+        (of_kind(&found, "generation").len(), of_kind(&found, "spot").len()),
+        (1, 1),
+        "now they can be compared: {found:?}"
+    );
 }
 
 #[tokio::test]
 async fn stopped_servers_and_orphan_disks_are_recommended_and_left_alone() {
-    let world = World::start().await;
+    let world = World::with(Setting {
+        class: Some(json!({"rootDiskSize": 40})),
+        ..Setting::default()
+    })
+    .await;
+    let prices = json!([{"hour": 100, "diskGiBHour": {"SSD": 1}}]);
+    priced(&world, &prices, "VND").await;
+    // The same account once more.
+    let mut second = world.config(json!({"region": "HN"}));
+    second["metadata"]["name"] = json!("second");
+    world.apply(&second);
     let claim = world.launch(1, json!([])).await;
     let left = world.cloud.add_foreign_server("left");
     look(&world, &world.provider, 120).await;
@@ -198,14 +296,20 @@ async fn stopped_servers_and_orphan_disks_are_recommended_and_left_alone() {
     let client = world.client(|_| {});
     client.delete_server(&left, &[]).await.expect("deleted");
     look(&world, &world.provider, 660).await;
-    assert_eq!(page(&world).recommendations, [], "only every 15 minutes");
+    let before = page(&world);
+    assert_eq!(before.recommendations, [], "only every 15 minutes");
     look(&world, &world.provider, 300).await;
     let page = page(&world);
     let (stopped, orphans) = (of_kind(&page, "stopped-server"), of_kind(&page, "orphan-volume"));
     assert_eq!((stopped.len(), orphans.len()), (1, 1), "{page:?}");
     assert_eq!(stopped[0].resource.as_deref(), Some(server));
-    let month = price_of(&claim) * 0.3 * 720.0;
-    assert!((stopped[0].per_month - month).abs() < 1e-6, "{stopped:?}");
+    // 40 for the disk, and 0.3 of 100 for the rest.
+    assert_eq!(price_of(&claim), 140.0);
+    assert!((stopped[0].per_month - 70.0 * 720.0).abs() < 1e-6, "{stopped:?}");
+    let hourly = world.metric("nodepool_cost_hourly", &["default"]);
+    assert!((hourly - 70.0).abs() < 1e-6, "{hourly}");
+    let counted = (spent(&page) - spent(&before)) / page.at.duration_since(before.at).as_secs_f64() * 3600.0;
+    assert!((counted - 70.0).abs() < 1e-3, "{counted}");
     assert!(
         orphans[0]
             .sentence
@@ -225,6 +329,7 @@ async fn spot_is_recommended_where_it_is_sold_and_allowed_but_off() {
             sells_spot: true,
             ..SimOptions::default()
         },
+        class: Some(json!({"billingPlans": ["on_demand", "saving_plan"]})),
         ..Setting::default()
     })
     .await;
@@ -233,8 +338,19 @@ async fn spot_is_recommended_where_it_is_sold_and_allowed_but_off() {
         world.apply(&own);
     };
     stored(json!([]));
-    for (number, flavor) in [(1, "p2.4c_8g"), (2, "p2.4c_8g"), (3, "nix.4c_8g")] {
-        world.launch(number, one_of(&[flavor])).await;
+    let mut claims = Vec::new();
+    for (number, flavor, plan) in [
+        (1, "p2.4c_8g", "on_demand"),
+        (2, "p2.4c_8g", "on_demand"),
+        (3, "nix.4c_8g", "on_demand"),
+        (4, "p2.4c_8g", "saving_plan"),
+    ] {
+        let mut wanted = one_of(&[flavor]);
+        wanted
+            .as_array_mut()
+            .expect("a list")
+            .push(json!({"key": "karpenter.bizflycloud.com/billing-plan", "operator": "In", "values": [plan]}));
+        claims.push(world.launch(number, wanted).await);
     }
     look(&world, &world.provider, 3).await;
     let found = of_kind(&page(&world), "spot");
@@ -246,6 +362,10 @@ async fn spot_is_recommended_where_it_is_sold_and_allowed_but_off() {
             .starts_with("2 nodes of flavors that are sold as spot"),
         "{found:?}"
     );
+    leave(&world, &claims[0]);
+    look(&world, &world.provider, 901).await;
+    let found = of_kind(&page(&world), "spot");
+    assert!(found[0].sentence.starts_with("1 node of"), "{found:?}");
     stored(json!([{"key": "karpenter.sh/capacity-type", "operator": "In", "values": ["on-demand"]}]));
     look(&world, &world.provider, 901).await;
     assert_eq!(of_kind(&page(&world), "spot"), [], "the NodePool does not want it");

@@ -74,6 +74,9 @@ async fn debts_hidden_services_and_leftover_disks_are_named() {
 #[tokio::test]
 async fn root_disks_that_somebody_left_are_listed_and_go_only_when_that_is_asked_for() {
     let world = World::start().await;
+    let mut same = world.config(serde_json::json!({"region": "HN"}));
+    same["metadata"]["name"] = "same-project".into();
+    world.apply(&same);
     let kept = world.cloud.add_foreign_server("kept");
     let left = world.cloud.add_foreign_server("left");
     let client = world.client(|_| {});
