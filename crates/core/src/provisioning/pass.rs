@@ -384,3 +384,25 @@ fn listed(first: &[&str], total: usize) -> String {
         format!("{first} and {more} other(s)")
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    use super::without_blocking;
+
+    /// The Lease is renewed by tasks like the second one, over connections and timers of the same runtime.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+    async fn a_computation_on_the_only_thread_leaves_it_to_the_others() {
+        let (tell, told) = mpsc::channel();
+        let computing =
+            tokio::spawn(async move { without_blocking(|| told.recv_timeout(Duration::from_secs(60)).is_ok()) });
+        let renewing = tokio::spawn(async move {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            tell.send(()).is_ok()
+        });
+        assert!(renewing.await.unwrap());
+        assert!(computing.await.unwrap(), "the other task had to wait");
+    }
+}
