@@ -1,6 +1,6 @@
 //! Our controller as its users run it: CRDs, RBAC of the chart, a ServiceAccount's token, one process a replica.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anyhow::{Context, Result};
@@ -117,6 +117,23 @@ impl Installation {
             metrics,
         })
     }
+}
+
+/// Starts upstream's KWOK controller on what is installed, and waits until it is ready. It has all rights: it is here to be
+/// measured, and what it may do is not in question.
+pub(crate) async fn start_upstream(environment: &Environment, program: &Path) -> Result<Process> {
+    let (metrics, probes) = (free_port()?.to_string(), free_port()?.to_string());
+    let kubeconfig = environment.control_plane.admin_kubeconfig();
+    let variables = [
+        ("KUBECONFIG", &*kubeconfig.to_string_lossy()),
+        ("METRICS_PORT", &metrics),
+        ("HEALTH_PROBE_PORT", &probes),
+        ("SYSTEM_NAMESPACE", NAMESPACE),
+        ("LEADER_ELECTION_NAMESPACE", NAMESPACE),
+    ];
+    let process = Process::start_with_env("upstream", &environment.logs, program, &[], &variables)?;
+    crate::controlplane::wait_http(&process, &format!("127.0.0.1:{probes}"), "/readyz").await?;
+    Ok(process)
 }
 
 /// A running controller process.

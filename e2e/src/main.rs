@@ -31,6 +31,9 @@ struct Arguments {
     /// The karpenter binary under test
     #[arg(long, default_value = "target/release/karpenter")]
     karpenter: PathBuf,
+    /// Upstream's KWOK controller (hack/build-upstream makes one): the scale suite measures it too, under the same loads
+    #[arg(long)]
+    upstream: Option<PathBuf>,
     /// How many suites run at a time, each on a control plane of its own
     #[arg(long, default_value_t = 4)]
     jobs: usize,
@@ -50,6 +53,7 @@ async fn main() -> std::process::ExitCode {
         filter: arguments.filter,
         logs: arguments.logs,
         karpenter: arguments.karpenter,
+        upstream: arguments.upstream,
         jobs: arguments.jobs,
     };
     let run = runner::run(suites, settings);

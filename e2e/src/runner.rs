@@ -39,7 +39,18 @@ pub(crate) type Run = Box<dyn for<'a> Fn(&'a mut Environment) -> LocalBoxFuture<
 pub(crate) struct Environment {
     pub(crate) control_plane: ControlPlane,
     pub(crate) karpenter: PathBuf,
+    /// Upstream's controller, if ours is to be compared with it.
+    pub(crate) upstream: Option<PathBuf>,
     pub(crate) logs: PathBuf,
+}
+
+/// What is tested, and where it leaves its logs.
+#[derive(Debug)]
+struct Subject {
+    control_plane: Binary,
+    karpenter: PathBuf,
+    upstream: Option<PathBuf>,
+    logs: PathBuf,
 }
 
 #[derive(Debug)]
@@ -47,6 +58,7 @@ pub(crate) struct Settings {
     pub(crate) filter: Option<String>,
     pub(crate) logs: PathBuf,
     pub(crate) karpenter: PathBuf,
+    pub(crate) upstream: Option<PathBuf>,
     /// How many suites run at a time.
     pub(crate) jobs: usize,
 }
@@ -72,22 +84,26 @@ pub(crate) async fn run(suites: Vec<Suite>, settings: Settings) -> Result<Outcom
     let started = Instant::now();
     let module = Path::new("e2e/control-plane");
     println!("control plane: building, or taking it from the cache");
-    let binary = Binary::obtain(module)?;
-    let karpenter = std::path::absolute(&settings.karpenter)?;
-    let logs = std::path::absolute(&settings.logs)?;
-    let _ = std::fs::remove_dir_all(&logs);
-    std::fs::create_dir_all(&logs).with_context(|| format!("cannot create {}", logs.display()))?;
+    let subject = Subject {
+        control_plane: Binary::obtain(module)?,
+        karpenter: std::path::absolute(&settings.karpenter)?,
+        upstream: settings.upstream.as_deref().map(std::path::absolute).transpose()?,
+        logs: std::path::absolute(&settings.logs)?,
+    };
+    let logs = &subject.logs;
+    let _ = std::fs::remove_dir_all(logs);
+    std::fs::create_dir_all(logs).with_context(|| format!("cannot create {}", logs.display()))?;
 
     let filter = settings.filter.as_deref();
     // Suites mostly wait, each for a control plane of its own, so that several at a time take little longer than one.
     let beside = suites.iter().filter(|suite| suite.runs == Runs::BesideOthers);
     let mut tallies: Vec<Result<Tally>> = futures::stream::iter(beside)
-        .map(|suite| suite.run(filter, &binary, &karpenter, &logs))
+        .map(|suite| suite.run(filter, &subject))
         .buffer_unordered(settings.jobs.max(1))
         .collect()
         .await;
     for suite in suites.iter().filter(|suite| suite.runs == Runs::Alone) {
-        tallies.push(suite.run(filter, &binary, &karpenter, &logs).await);
+        tallies.push(suite.run(filter, &subject).await);
     }
     let mut sum = Tally::default();
     for tally in tallies {
@@ -119,7 +135,7 @@ struct Tally {
 
 impl Suite {
     /// Runs the cases that are asked for, one after the other, on a control plane that starts empty and is stopped at the end.
-    async fn run(&self, filter: Option<&str>, binary: &Binary, karpenter: &Path, logs: &Path) -> Result<Tally> {
+    async fn run(&self, filter: Option<&str>, subject: &Subject) -> Result<Tally> {
         let wanted = |case: &Case| filter.is_none_or(|text| format!("{}/{}", self.name, case.name).contains(text));
         let cases: Vec<&Case> = self.cases.iter().filter(|case| wanted(case)).collect();
         let mut tally = Tally::default();
@@ -127,8 +143,8 @@ impl Suite {
             return Ok(tally);
         }
         let started = Instant::now();
-        let dir = logs.join(self.name);
-        let control_plane = ControlPlane::start(binary, &dir).await?;
+        let dir = subject.logs.join(self.name);
+        let control_plane = ControlPlane::start(&subject.control_plane, &dir).await?;
         println!(
             "{}: {} cases; control plane up in {:.1} s",
             self.name,
@@ -137,7 +153,8 @@ impl Suite {
         );
         let mut environment = Environment {
             control_plane,
-            karpenter: karpenter.to_owned(),
+            karpenter: subject.karpenter.clone(),
+            upstream: subject.upstream.clone(),
             logs: dir,
         };
         for (index, case) in cases.iter().enumerate() {

@@ -6,12 +6,14 @@ use anyhow::{Context, Result, ensure};
 use serde_json::json;
 
 use super::manifests::{Pool, deployment};
-use crate::controlplane::Usage;
-use crate::installation::{Installation, Replica};
+use crate::controlplane::{Process, Usage};
+use crate::installation::{Installation, start_upstream};
 use crate::runner::{Case, Environment, Runs, Suite};
 use crate::world::{View, World};
 
-/// What upstream's Go controller needs on the same machine and control plane: the better end of what was measured.
+/// What upstream's Go controller needs on such a machine and control plane: the better end of what was recorded, unless the run
+/// is given upstream's controller and measures it itself.
+#[derive(Clone, Copy)]
 struct Upstream {
     cpu_seconds: f64,
     peak_mib: f64,
@@ -149,10 +151,36 @@ pub(crate) fn suite() -> Suite {
 
 async fn run(environment: &mut Environment, load: &Load) -> Result<()> {
     let installation = Installation::install(environment).await?;
-    let mut replica = installation.start(environment, &[]).await?;
     let world = World::watch(environment.control_plane.admin().await?).await?;
-    let measured = measure(&world, &replica, load).await?;
-    replica.process.stop().await;
+    let replica = installation.start(environment, &[]).await?;
+    let ours = measure(&world, replica.process, load).await?;
+    let upstream = match &environment.upstream {
+        Some(program) => {
+            let process = start_upstream(environment, program).await?;
+            let theirs = measure(&world, process, load).await?;
+            theirs.save(environment, load, "upstream.json")?;
+            Some(Upstream::from(&theirs))
+        }
+        None => load.upstream,
+    };
+    ours.print(load, upstream);
+    ours.save(environment, load, "json")?;
+    // How busy the machine is shows in every figure: the table says how near the aims are, and only what no such noise explains fails.
+    if let Some(upstream) = upstream {
+        for (what, ours, theirs) in [
+            ("memory", ours.usage.peak_mib, upstream.peak_mib),
+            ("CPU time", ours.usage.cpu_seconds, upstream.cpu_seconds),
+        ] {
+            ensure!(ours <= theirs / 2.0, "{what} is above half of upstream's");
+        }
+    }
+    Ok(())
+}
+
+/// Puts the load on `controller`, which is stopped afterwards, and leaves nothing behind.
+async fn measure(world: &World, mut controller: Process, load: &Load) -> Result<Measured> {
+    let measured = up_and_down(world, &controller, load).await?;
+    controller.stop().await;
     world.clear().await.or_else(|error| {
         // The controller is stopped already; pools without nodes need nobody to go away.
         if world.view().claims.is_empty() {
@@ -161,24 +189,10 @@ async fn run(environment: &mut Environment, load: &Load) -> Result<()> {
             Err(error)
         }
     })?;
-    measured.print(load);
-    std::fs::write(
-        environment.logs.join(format!("{}.json", load.name)),
-        format!("{:#}\n", measured.record(load)),
-    )?;
-    // How busy the machine is shows in every figure: the table says how near the aims are, and only what no such noise explains fails.
-    if let Some(upstream) = &load.upstream {
-        for (what, ours, theirs) in [
-            ("memory", measured.usage.peak_mib, upstream.peak_mib),
-            ("CPU time", measured.usage.cpu_seconds, upstream.cpu_seconds),
-        ] {
-            ensure!(ours <= theirs / 2.0, "{what} is above half of upstream's");
-        }
-    }
-    Ok(())
+    Ok(measured)
 }
 
-async fn measure(world: &World, replica: &Replica, load: &Load) -> Result<Measured> {
+async fn up_and_down(world: &World, controller: &Process, load: &Load) -> Result<Measured> {
     // The pool that upstream was measured with.
     let disruption = "{consolidationPolicy: WhenEmpty, consolidateAfter: 10s, budgets: [{nodes: \"100%\"}]}";
     world.apply(&Pool::new("default").disruption(disruption).yaml()).await?;
@@ -221,7 +235,7 @@ async fn measure(world: &World, replica: &Replica, load: &Load) -> Result<Measur
     let empty = shrinking.elapsed();
     Ok(Measured {
         nodes,
-        usage: replica.process.usage().context("the controller's process is gone")?,
+        usage: controller.usage().context("the controller's process is gone")?,
         last_claim,
         running,
         last_pod_deleted: last_pod_deleted.unwrap_or(empty),
@@ -230,10 +244,23 @@ async fn measure(world: &World, replica: &Replica, load: &Load) -> Result<Measur
     })
 }
 
+// === impl Upstream ===
+
+impl From<&Measured> for Upstream {
+    fn from(measured: &Measured) -> Self {
+        Self {
+            cpu_seconds: measured.usage.cpu_seconds,
+            peak_mib: measured.usage.peak_mib,
+            claims_seconds: measured.last_claim.as_secs_f64(),
+            empty_seconds: measured.empty.as_secs_f64(),
+        }
+    }
+}
+
 // === impl Measured ===
 
 impl Measured {
-    fn print(&self, load: &Load) {
+    fn print(&self, load: &Load, upstream: Option<Upstream>) {
         let title = format!("{} pods, {} nodes", load.pods, self.nodes);
         let rows = [
             ("CPU seconds", self.usage.cpu_seconds),
@@ -241,7 +268,7 @@ impl Measured {
             ("last claim after, s", self.last_claim.as_secs_f64()),
             ("empty again after, s", self.empty.as_secs_f64()),
         ];
-        match &load.upstream {
+        match upstream {
             Some(upstream) => {
                 println!(
                     "       {title:<22} {:>10} {:>12} {:>8} {:>6}",
@@ -275,8 +302,9 @@ impl Measured {
         );
     }
 
-    fn record(&self, load: &Load) -> serde_json::Value {
-        json!({
+    fn save(&self, environment: &Environment, load: &Load, extension: &str) -> Result<()> {
+        let file = environment.logs.join(format!("{}.{extension}", load.name));
+        let record = json!({
             "pods": load.pods,
             "shapes": load.shapes.len(),
             "nodes": self.nodes,
@@ -287,7 +315,8 @@ impl Measured {
             "lastPodDeletedSeconds": self.last_pod_deleted.as_secs_f64(),
             "lastPodGoneSeconds": self.last_pod_gone.as_secs_f64(),
             "emptySeconds": self.empty.as_secs_f64(),
-        })
+        });
+        std::fs::write(&file, format!("{record:#}\n")).with_context(|| format!("cannot write {}", file.display()))
     }
 }
 
