@@ -86,6 +86,30 @@ impl LastWord {
     }
 }
 
+tokio::task_local! {
+    static CURRENT: LastWord;
+}
+
+impl LastWord {
+    /// Runs `work`, on whose requests this has the last word; those of tasks that it spawns only if they are [`inherited`].
+    pub async fn over<F: Future>(self, work: F) -> F::Output {
+        CURRENT.scope(self, work).await
+    }
+
+    /// Who has the last word on what the present task does.
+    pub fn current() -> Option<Self> {
+        CURRENT.try_with(Self::clone).ok()
+    }
+}
+
+/// `work` for a task of its own, on which the present task's [`LastWord`] is kept.
+pub async fn inherited<F: Future>(last_word: Option<LastWord>, work: F) -> F::Output {
+    match last_word {
+        Some(last_word) => last_word.over(work).await,
+        None => work.await,
+    }
+}
+
 impl fmt::Debug for LastWord {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("LastWord")

@@ -41,13 +41,9 @@ impl Guards {
     pub fn new(gate: WriteGate, metrics: Arc<ClientMetrics>, version: &str) -> Self {
         let user_agent = HeaderValue::try_from(format!("karpenter/{version}"))
             .unwrap_or_else(|_| HeaderValue::from_static("karpenter"));
-        let last_word = LastWord::new({
-            let gate = gate.clone();
-            move || gate.check()
-        });
         Self {
+            last_word: gate.last_word(),
             gate,
-            last_word,
             in_flight: Arc::new(Semaphore::new(MOST_IN_FLIGHT)),
             limit: None,
             metrics,
@@ -118,14 +114,18 @@ impl Guards {
     }
 }
 
-/// `client` with at most `most` requests under way at once; for those who use it without [`Guards`].
+/// `client` with at most `most` requests under way at once; for those who use it without [`Guards`]. Whoever has the last word on the
+/// task that sends a write, has it on the write.
 pub fn limited(client: Client, most: usize) -> Client {
     let namespace = client.default_namespace().to_owned();
     let in_flight = Arc::new(Semaphore::new(most));
-    let service = tower::service_fn(move |request: Request<Body>| {
+    let service = tower::service_fn(move |mut request: Request<Body>| {
         let (client, in_flight) = (client.clone(), in_flight.clone());
         async move {
             let _slot = in_flight.acquire().await.expect("the semaphore is never closed");
+            if let Some(last_word) = LastWord::current().filter(|_| !is_read(request.method())) {
+                request.extensions_mut().insert(last_word);
+            }
             client.send(request).await
         }
     });

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use jiff::Timestamp;
 use karpenter_api::NodeClaim;
+use karpenter_cloud::kubernetes::LastWord;
 use karpenter_cloud::{CloudError, CloudProvider, Deletion, Instance, Layer, RebootOperation};
 use parking_lot::RwLock;
 
@@ -53,6 +54,12 @@ impl WriteGate {
         self.open_until(Timestamp::MIN);
     }
 
+    /// This gate, for the last moment before a write leaves: a process may be paused between its check and its connection.
+    pub(crate) fn last_word(&self) -> LastWord {
+        let gate = self.clone();
+        LastWord::new(move || gate.check())
+    }
+
     /// Whether a write may be sent now.
     pub fn check(&self) -> Result<(), NotLeading> {
         if self.clock.now() < *self.open_until.read() {
@@ -76,8 +83,10 @@ impl GatedProvider {
         Self { inner, gate }
     }
 
-    fn check(&self) -> Result<(), CloudError> {
-        self.gate.check().map_err(|error| CloudError::Other(Box::new(error)))
+    /// Has `work` done if the gate is open, which stays asked while the work goes on.
+    async fn pass<T>(&self, work: impl Future<Output = Result<T, CloudError>>) -> Result<T, CloudError> {
+        self.gate.check().map_err(|error| CloudError::Other(Box::new(error)))?;
+        self.gate.last_word().over(work).await
     }
 }
 
@@ -88,23 +97,19 @@ impl Layer for GatedProvider {
     }
 
     async fn on_create(&self, claim: &NodeClaim) -> Result<Instance, CloudError> {
-        self.check()?;
-        self.inner.create(claim).await
+        self.pass(self.inner.create(claim)).await
     }
 
     async fn on_abandon(&self, claim: &NodeClaim) -> Result<Deletion, CloudError> {
-        self.check()?;
-        self.inner.abandon(claim).await
+        self.pass(self.inner.abandon(claim)).await
     }
 
     async fn on_delete(&self, claim: &NodeClaim) -> Result<Deletion, CloudError> {
-        self.check()?;
-        self.inner.delete(claim).await
+        self.pass(self.inner.delete(claim)).await
     }
 
     async fn on_reboot(&self, claim: &NodeClaim, operation: &RebootOperation) -> Result<(), CloudError> {
-        self.check()?;
-        self.inner.reboot(claim, operation).await
+        self.pass(self.inner.reboot(claim, operation)).await
     }
 }
 

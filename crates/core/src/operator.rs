@@ -260,7 +260,9 @@ impl Operator {
         stop: CancellationToken,
         leadership: impl Future<Output = Ended>,
     ) -> Result<(), OperatorError> {
-        let Self { ctx, controllers, .. } = self;
+        let Self {
+            ctx, controllers, gate, ..
+        } = self;
         let mut leadership = std::pin::pin!(leadership);
         let mut watches = early_watches.unwrap_or_else(|| ctx.watch());
         let events_stop = CancellationToken::new();
@@ -290,7 +292,7 @@ impl Operator {
         // These may end by themselves; the set ends the others when it is dropped.
         let mut background = JoinSet::new();
         for task in ctx.cloud.background_tasks() {
-            background.spawn(task.run(controllers_stop.clone()));
+            background.spawn(gate.last_word().over(task.run(controllers_stop.clone())));
         }
         let outcome = tokio::select! {
             () = stop.cancelled() => Ok(()),

@@ -114,13 +114,17 @@ impl Server {
         }
     }
 
-    /// ConfigMaps of this server, behind guards.
-    fn config_maps(&self, gate: WriteGate) -> Api<ConfigMap> {
+    fn client(&self) -> Client {
         let address = self.listener.local_addr().unwrap();
         let mut config = Config::new(format!("https://{address}").parse().unwrap());
         config.accept_invalid_certs = true;
+        connect(config).unwrap()
+    }
+
+    /// ConfigMaps of this server, behind guards.
+    fn config_maps(&self, gate: WriteGate) -> Api<ConfigMap> {
         let metrics = Arc::new(ClientMetrics::register(&Registry::new(Clock::system())));
-        let client = Guards::new(gate, metrics, "1.2.3").around(connect(config).unwrap());
+        let client = Guards::new(gate, metrics, "1.2.3").around(self.client());
         Api::default_namespaced(client)
     }
 
@@ -206,4 +210,19 @@ async fn a_read_does_not_care_how_long_it_waited() {
         "{said}"
     );
     reading.await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn a_provider_that_is_paused_before_it_has_a_connection_writes_nothing() {
+    let server = Server::start().await;
+    let (gate, time) = ten_seconds();
+    let config_maps: Api<ConfigMap> = Api::default_namespaced(limited(server.client(), 1));
+    let writing = tokio::spawn(
+        gate.last_word()
+            .over(async move { config_maps.create(&PostParams::default(), &ConfigMap::default()).await }),
+    );
+    let waiting = server.waiting().await;
+    time.advance(Duration::from_secs(60));
+    assert_eq!(server.serve(waiting).await, "");
+    assert!(is_held_back(&writing.await.unwrap().unwrap_err()));
 }

@@ -13,6 +13,7 @@ use karpenter_cloud::{
     ClaimMark, CloudError, Deletion,
     clock::{Clock, later},
     error::CloudContext,
+    kubernetes::{LastWord, inherited},
     selection::{self, Candidate},
 };
 use kube::{
@@ -84,7 +85,7 @@ impl PendingNodes {
             delay,
             Arc::downgrade(&self.waiting),
         );
-        let task = AbortOnDropHandle::new(tokio::spawn(task));
+        let task = AbortOnDropHandle::new(tokio::spawn(inherited(LastWord::current(), task)));
         waiting.insert(
             name,
             Waiting {
