@@ -88,7 +88,7 @@ pub(crate) async fn connect() -> Result<(Config, Client), CliError> {
     let config = Config::infer()
         .await
         .map_err(|error| CliError::unreachable(error.to_string()))?;
-    let client =
-        karpenter_core::client::connect(config.clone()).map_err(|error| CliError::unreachable(error.to_string()))?;
+    // kube's own client, which tries again when the API server is busy: nobody else does for a command.
+    let client = Client::try_from(config.clone()).map_err(|error| CliError::unreachable(error.to_string()))?;
     Ok((config, client))
 }

@@ -1,4 +1,4 @@
-//! Reaches a Kubernetes API server: the one HTTP stack under every client of the house.
+//! Reaches a Kubernetes API server: the HTTP stack under every client of the controller.
 //!
 //! It does what kube's own does, but for three things: buffers stay small, nothing is repeated behind the caller's back,
 //! and a request may carry a [`LastWord`], which is asked when nothing but the socket is left between it and the server.

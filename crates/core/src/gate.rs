@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use jiff::Timestamp;
 use karpenter_api::NodeClaim;
 use karpenter_cloud::kubernetes::LastWord;
-use karpenter_cloud::{CloudError, CloudProvider, Deletion, Instance, Layer, RebootOperation};
+use karpenter_cloud::{CloudError, CloudProvider, Deletion, DriftReason, Instance, Layer, RebootOperation};
 use parking_lot::RwLock;
 
 use crate::clock::Clock;
@@ -106,6 +106,11 @@ impl Layer for GatedProvider {
 
     async fn on_delete(&self, claim: &NodeClaim) -> Result<Deletion, CloudError> {
         self.pass(self.inner.delete(claim)).await
+    }
+
+    /// A question, of which a provider may write down what it found.
+    async fn on_is_drifted(&self, claim: &NodeClaim) -> Result<Option<DriftReason>, CloudError> {
+        self.gate.last_word().over(self.inner.is_drifted(claim)).await
     }
 
     async fn on_reboot(&self, claim: &NodeClaim, operation: &RebootOperation) -> Result<(), CloudError> {

@@ -6,8 +6,8 @@ use futures::StreamExt;
 use k8s_openapi::api::authorization::v1::{ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec};
 use k8s_openapi::api::rbac::v1::{ClusterRole, PolicyRule, Role};
 use karpenter_cloud::Diagnosis;
-use kube::Config;
 use kube::api::{Api, PostParams};
+use kube::{Client, Config};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -87,7 +87,7 @@ async fn ask(config: &Config, user: Option<&str>, namespace: &str, rights: &[Rig
     if let Some(user) = user {
         config.auth_info.impersonate = Some(user.to_owned());
     }
-    let reviews: Api<SelfSubjectAccessReview> = Api::all(karpenter_core::client::connect(config)?);
+    let reviews: Api<SelfSubjectAccessReview> = Api::all(Client::try_from(config)?);
     let questions = rights.iter().map(|right| {
         let review = question(right, namespace);
         let reviews = reviews.clone();

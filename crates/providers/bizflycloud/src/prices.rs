@@ -66,8 +66,8 @@ pub(crate) const ON_DEMAND_FACTOR: f64 = 1.5;
 pub(crate) const ON_DEMAND_DISK_FACTOR: f64 = 1.3;
 pub(crate) const SPOT_FACTOR: f64 = 0.2;
 const PER_GPU: f64 = 25_000.0;
-/// A stopped server costs this part of its price without disks.
-const STOPPED_SHARE: f64 = 0.3;
+/// And less while the server is stopped.
+const STOPPED_FACTOR: f64 = 0.3;
 
 impl Prices {
     /// Reads `prices.json`.
@@ -119,10 +119,13 @@ impl Prices {
         (machine + self.disk_gib(purchase) * f64::from(purchase.disk_gib)).max(1e-6)
     }
 
-    /// How much of its price a machine costs while it is stopped: its disk in full, and a part of the rest.
+    /// How much of its price a machine costs while it is stopped: on demand its disk in full and a part of the rest, by other plans all.
     pub(crate) fn stopped_share(&self, purchase: &Purchase<'_>) -> f64 {
+        if purchase.plan != "on_demand" {
+            return 1.0;
+        }
         let disk = self.disk_gib(purchase) * f64::from(purchase.disk_gib) / self.hourly(purchase);
-        disk + STOPPED_SHARE * (1.0 - disk)
+        disk + STOPPED_FACTOR / ON_DEMAND_FACTOR * (1.0 - disk)
     }
 
     /// The price of a disk alone, of which neither kind nor zone is told: as an SSD of the vendor's default tier.
@@ -222,14 +225,27 @@ mod tests {
         }
     }
 
-    fn price(prices: &Prices, flavor: &Flavor, zone: &str, plan: &str) -> f64 {
-        prices.hourly(&Purchase {
+    fn purchase<'a>(flavor: &'a Flavor, zone: &'a str, plan: &'a str) -> Purchase<'a> {
+        Purchase {
             flavor,
             zone,
             plan,
             disk_type: "SSD",
             disk_gib: 40,
-        })
+        }
+    }
+
+    fn price(prices: &Prices, flavor: &Flavor, zone: &str, plan: &str) -> f64 {
+        prices.hourly(&purchase(flavor, zone, plan))
+    }
+
+    #[test]
+    fn a_stopped_server_costs_less_on_demand_only() {
+        let prices = Prices::parse(r#"[{"hour": 150, "diskGiBHour": {"SSD": 1.25}}]"#).expect("prices");
+        let nix = flavor("nix.4c_8g", 4, 8);
+        let stopped = |plan| prices.stopped_share(&purchase(&nix, "HN1", plan)) * 200.0;
+        assert!((stopped("on_demand") - (50.0 + 30.0)).abs() < 1e-9);
+        assert_eq!(stopped("saving_plan"), 200.0);
     }
 
     #[test]

@@ -184,6 +184,7 @@ impl Member<'_> {
     }
 
     fn stopped(&self) -> Option<&Server> {
-        self.server.filter(|server| server.status == "SHUTOFF")
+        self.server
+            .filter(|server| matches!(server.status.as_str(), "SHUTOFF" | "SUSPENDED"))
     }
 }

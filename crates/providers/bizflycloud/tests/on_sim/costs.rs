@@ -303,13 +303,13 @@ async fn stopped_servers_and_orphan_disks_are_recommended_and_left_alone() {
     let (stopped, orphans) = (of_kind(&page, "stopped-server"), of_kind(&page, "orphan-volume"));
     assert_eq!((stopped.len(), orphans.len()), (1, 1), "{page:?}");
     assert_eq!(stopped[0].resource.as_deref(), Some(server));
-    // 40 for the disk, and 0.3 of 100 for the rest.
+    // 40 for the disk, and of 100 for the rest what 0.3 is of 1.5.
     assert_eq!(price_of(&claim), 140.0);
-    assert!((stopped[0].per_month - 70.0 * 720.0).abs() < 1e-6, "{stopped:?}");
+    assert!((stopped[0].per_month - 60.0 * 720.0).abs() < 1e-6, "{stopped:?}");
     let hourly = world.metric("nodepool_cost_hourly", &["default"]);
-    assert!((hourly - 70.0).abs() < 1e-6, "{hourly}");
+    assert!((hourly - 60.0).abs() < 1e-6, "{hourly}");
     let counted = (spent(&page) - spent(&before)) / page.at.duration_since(before.at).as_secs_f64() * 3600.0;
-    assert!((counted - 70.0).abs() < 1e-3, "{counted}");
+    assert!((counted - 60.0).abs() < 1e-3, "{counted}");
     assert!(
         orphans[0]
             .sentence

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use karpenter_cloud::kubernetes::{LastWord, inherited};
+
 use super::{Shared, stopped};
 use crate::{
     client::model::Pool,
@@ -31,12 +33,13 @@ impl Shared {
         let actor = actors.entry(actor.key().to_owned()).or_insert_with(|| {
             let actor = Arc::new(actor);
             let (shared, run) = (self.clone(), actor.clone());
-            tokio::spawn(async move {
+            let work = async move {
                 let stop = shared.stop.clone();
                 stop.run_until_cancelled(shared.run(&run)).await;
                 // Whoever waits for a stopped actor must not wait for ever.
                 run.fail(&stopped());
-            });
+            };
+            tokio::spawn(inherited(LastWord::current(), work));
             actor
         });
         let answer = ask(actor);
