@@ -103,10 +103,13 @@ impl LastWord {
 }
 
 /// `work` for a task of its own, on which the present task's [`LastWord`] is kept.
-pub async fn inherited<F: Future>(last_word: Option<LastWord>, work: F) -> F::Output {
-    match last_word {
-        Some(last_word) => last_word.over(work).await,
-        None => work.await,
+pub fn inherited<F: Future>(work: F) -> impl Future<Output = F::Output> {
+    let last_word = LastWord::current();
+    async move {
+        match last_word {
+            Some(last_word) => last_word.over(work).await,
+            None => work.await,
+        }
     }
 }
 

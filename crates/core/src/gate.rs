@@ -122,8 +122,87 @@ impl Layer for GatedProvider {
 mod tests {
     use std::time::Duration;
 
+    use karpenter_cloud::fake::FakeProvider;
+    use parking_lot::Mutex;
+
     use super::*;
     use crate::clock::{ManualClock, later};
+
+    /// Notes for each call whether somebody has the last word on what it writes.
+    struct Witness {
+        inner: FakeProvider,
+        heard: Arc<Mutex<Vec<bool>>>,
+    }
+
+    impl Witness {
+        fn note(&self) {
+            self.heard.lock().push(LastWord::current().is_some());
+        }
+    }
+
+    #[async_trait]
+    impl Layer for Witness {
+        fn inner(&self) -> &dyn CloudProvider {
+            &self.inner
+        }
+
+        async fn on_create(&self, claim: &NodeClaim) -> Result<Instance, CloudError> {
+            self.note();
+            self.inner.create(claim).await
+        }
+
+        async fn on_abandon(&self, claim: &NodeClaim) -> Result<Deletion, CloudError> {
+            self.note();
+            self.inner.abandon(claim).await
+        }
+
+        async fn on_delete(&self, claim: &NodeClaim) -> Result<Deletion, CloudError> {
+            self.note();
+            self.inner.delete(claim).await
+        }
+
+        async fn on_is_drifted(&self, claim: &NodeClaim) -> Result<Option<DriftReason>, CloudError> {
+            self.note();
+            self.inner.is_drifted(claim).await
+        }
+
+        async fn on_reboot(&self, claim: &NodeClaim, operation: &RebootOperation) -> Result<(), CloudError> {
+            self.note();
+            self.inner.reboot(claim, operation).await
+        }
+    }
+
+    #[tokio::test]
+    async fn a_cloud_is_told_who_has_the_last_word_and_not_called_while_the_gate_is_shut() {
+        let manual = ManualClock::starting_at(Timestamp::UNIX_EPOCH);
+        let gate = WriteGate::shut(manual.clock());
+        let heard = Arc::<Mutex<Vec<bool>>>::default();
+        let inner = Witness {
+            inner: FakeProvider::new(manual.clock()),
+            heard: heard.clone(),
+        };
+        let cloud = GatedProvider::new(Arc::new(inner), gate.clone());
+        let claim: NodeClaim = serde_norway::from_str(
+            "{apiVersion: karpenter.sh/v1, kind: NodeClaim, metadata: {name: c}, \
+             spec: {requirements: [], nodeClassRef: {group: g, kind: K, name: n}}}",
+        )
+        .unwrap();
+        let operation = RebootOperation("once".to_owned());
+        assert!(cloud.create(&claim).await.is_err());
+        assert!(cloud.abandon(&claim).await.is_err());
+        assert!(cloud.delete(&claim).await.is_err());
+        assert!(cloud.reboot(&claim, &operation).await.is_err());
+        assert!(heard.lock().is_empty());
+
+        gate.open_until(later(Timestamp::UNIX_EPOCH, Duration::from_secs(10)));
+        // What the cloud answers is not the question here.
+        let _ = cloud.create(&claim).await;
+        let _ = cloud.abandon(&claim).await;
+        let _ = cloud.delete(&claim).await;
+        let _ = cloud.is_drifted(&claim).await;
+        let _ = cloud.reboot(&claim, &operation).await;
+        assert_eq!(*heard.lock(), [true; 5]);
+    }
 
     #[test]
     fn the_gate_shuts_by_itself_when_it_is_not_extended() {

@@ -335,11 +335,12 @@ impl Elector {
         }
     }
 
-    /// Bounds one exchange with the API server by the time after which it would be useless.
+    /// Bounds one exchange with the API server by half the time that there is to renew: one that hangs leaves time for another try.
     async fn attempt<T>(&self, exchange: impl Future<Output = Result<T, kube::Error>>) -> Result<T, AttemptError> {
+        let limit = self.config.renew_deadline / 2;
         tokio::select! {
             outcome = exchange => Ok(outcome?),
-            () = self.clock.sleep(self.config.renew_deadline) => Err(AttemptError::TooSlow(self.config.renew_deadline)),
+            () = self.clock.sleep(limit) => Err(AttemptError::TooSlow(limit)),
         }
     }
 

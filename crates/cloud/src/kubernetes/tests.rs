@@ -258,3 +258,12 @@ async fn a_proxy_is_refused_rather_than_passed_by() {
         assert!(refused.contains(expect), "{refused}");
     }
 }
+
+#[tokio::test]
+async fn a_task_keeps_the_last_word_of_the_one_that_started_it_if_it_is_inherited() {
+    let has_one = || async { LastWord::current().is_some() };
+    let starts = async { (tokio::spawn(inherited(has_one())), tokio::spawn(has_one())) };
+    let (inheriting, other) = LastWord::new(|| Ok::<_, BoxError>(())).over(starts).await;
+    assert!(inheriting.await.unwrap() && !other.await.unwrap());
+    assert!(!tokio::spawn(inherited(has_one())).await.unwrap());
+}

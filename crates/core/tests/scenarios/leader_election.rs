@@ -10,6 +10,7 @@ use karpenter_core::gate::WriteGate;
 use karpenter_core::leader::{ElectionConfig, ElectionMetrics, Elector, Ended};
 use karpenter_core::metrics::Registry;
 use karpenter_sandbox::Sandbox;
+use karpenter_sandbox::faults::{Effect, Fault};
 use kube::api::{Api, ObjectMeta, PostParams};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -150,4 +151,20 @@ async fn a_leader_that_stops_hands_over_at_once() {
     assert_eq!(first.task.await.unwrap(), Some(Ended::Stopped));
     sandbox.run_for(Duration::from_secs(2)).await;
     assert!(second.leads());
+}
+
+#[tokio::test]
+async fn a_renewal_that_hangs_leaves_time_for_another() {
+    let sandbox = Sandbox::builder().api_server_only().start();
+    let first = contend(&sandbox, "first");
+    sandbox.settle().await;
+    let hangs = Fault::new(Effect::Delay(Duration::from_secs(3_600)));
+    sandbox
+        .faults()
+        .inject(hangs.verb("update").resource("leases").times(1));
+    for _ in 0..60 {
+        sandbox.run_for(Duration::from_millis(500)).await;
+        assert!(first.leads(), "one slow answer costs the leadership");
+    }
+    assert!(!first.task.is_finished());
 }

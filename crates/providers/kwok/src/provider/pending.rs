@@ -13,7 +13,7 @@ use karpenter_cloud::{
     ClaimMark, CloudError, Deletion,
     clock::{Clock, later},
     error::CloudContext,
-    kubernetes::{LastWord, inherited},
+    kubernetes::inherited,
     selection::{self, Candidate},
 };
 use kube::{
@@ -85,7 +85,7 @@ impl PendingNodes {
             delay,
             Arc::downgrade(&self.waiting),
         );
-        let task = AbortOnDropHandle::new(tokio::spawn(inherited(LastWord::current(), task)));
+        let task = AbortOnDropHandle::new(tokio::spawn(inherited(task)));
         waiting.insert(
             name,
             Waiting {
@@ -263,5 +263,34 @@ where
 impl fmt::Debug for PendingNodes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_set().entries(self.waiting.lock().keys()).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::{Request, Response};
+    use karpenter_cloud::kubernetes::LastWord;
+    use kube::client::Body;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn whoever_launched_has_the_last_word_on_the_node_that_waits() {
+        let (written, mut writes) = tokio::sync::mpsc::unbounded_channel();
+        let service = tower::service_fn(move |_: Request<Body>| {
+            let written = written.clone();
+            async move {
+                written.send(LastWord::current().is_some()).expect("the test listens");
+                let node = r#"{"apiVersion": "v1", "kind": "Node", "metadata": {"name": "a"}}"#;
+                Ok::<_, std::convert::Infallible>(Response::new(Body::from(node.as_bytes().to_vec())))
+            }
+        });
+        let nodes = Api::all(Client::new(service, "default"));
+        let pending = PendingNodes::new(nodes, Clock::system());
+        let mut node = Node::default();
+        node.metadata.name = Some("a".to_owned());
+        let launch = async { pending.add(node, Duration::ZERO) };
+        LastWord::new(|| Ok::<_, CloudError>(())).over(launch).await;
+        assert_eq!(writes.recv().await, Some(true));
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use karpenter_cloud::kubernetes::{LastWord, inherited};
+use karpenter_cloud::kubernetes::inherited;
 
 use super::{Shared, stopped};
 use crate::{
@@ -39,7 +39,7 @@ impl Shared {
                 // Whoever waits for a stopped actor must not wait for ever.
                 run.fail(&stopped());
             };
-            tokio::spawn(inherited(LastWord::current(), work));
+            tokio::spawn(inherited(work));
             actor
         });
         let answer = ask(actor);
