@@ -35,7 +35,7 @@ pub use cost::ClusterCost;
 pub use facts::{Facts, Pending};
 pub use inner::PodEntry;
 pub use kindred::Standing;
-pub use machine::{EmptySince, Machine};
+pub use machine::{Departure, EmptySince, Machine};
 pub use pool_slots::{PoolSlots, SlotCounts};
 pub use scheduling_times::PodTimes;
 
@@ -179,8 +179,8 @@ impl Cluster {
         })
     }
 
-    /// Of the machines that may be disrupted, the ones whose last such pod left after `earliest`: their NodePools, and when.
-    pub fn departures(&self, earliest: Timestamp) -> Vec<(String, Timestamp)> {
+    /// Of the machines that may be disrupted, the ones whose last such pod left, or whose nomination ends, after `earliest`.
+    pub fn departures(&self, earliest: Timestamp) -> Vec<Departure> {
         self.inner.read().departures(earliest)
     }
 

@@ -106,7 +106,8 @@ fn patience(ctx: &Context, pool: &str) -> Option<SignedDuration> {
     Some(asked.max(SEEN_EMPTY))
 }
 
-/// When the first of the nodes that were seen to empty may go, if that is soon: between `late` ago and `soon` from now.
+/// When the first of the nodes that were seen to empty may go, if that is soon: between `late` ago and `soon` from now. One on which
+/// pods were expected a moment ago may not go before they are no longer.
 ///
 /// A little of the past is part of it: the condition that makes a node a candidate is written by another controller, and seen
 /// only when the API server has said so.
@@ -121,7 +122,10 @@ pub(super) fn next_due(ctx: &Context, late: SignedDuration, soon: SignedDuration
     let longest = patience_of.values().flatten().max()?;
     let departures = ctx.state.departures(now - *longest - late).into_iter();
     departures
-        .filter_map(|(pool, at)| Some(at + patience_of.get(&pool).copied().flatten()?))
+        .filter_map(|left| {
+            let rested = left.at + patience_of.get(&left.pool).copied().flatten()?;
+            Some(left.nominated_until.map_or(rested, |until| until.max(rested)))
+        })
         .filter(|due| now - late < *due && *due <= now + soon)
         .min()
 }

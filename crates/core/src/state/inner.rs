@@ -18,7 +18,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::assignments::Assignments;
 use super::kindred::{Kindred, Standing};
-use super::machine::{EmptySince, Machine, Mark};
+use super::machine::{Departure, EmptySince, Machine, Mark};
 use crate::context::Managed;
 use crate::watch::Key;
 
@@ -387,14 +387,19 @@ impl Inner {
         machines
     }
 
-    pub(super) fn departures(&self, earliest: Timestamp) -> Vec<(String, Timestamp)> {
+    pub(super) fn departures(&self, earliest: Timestamp) -> Vec<Departure> {
         let candidates = self.machines.values().filter(|machine| {
-            let departed_lately = machine.last_departure.is_some_and(|left| left > earliest);
-            departed_lately && !machine.is_marked_for_deletion() && !machine.holds_buffer_pods()
+            let latest = machine.last_departure.max(machine.nominated_until);
+            let lately = latest.is_some_and(|at| at > earliest);
+            lately && !machine.is_marked_for_deletion() && !machine.holds_buffer_pods()
         });
         candidates
             .filter_map(|machine| match machine.empty_since()? {
-                EmptySince::Departure(at) => Some((machine.claim.as_ref()?.node_pool()?.to_owned(), at)),
+                EmptySince::Departure(at) => Some(Departure {
+                    pool: machine.claim.as_ref()?.node_pool()?.to_owned(),
+                    at,
+                    nominated_until: machine.nominated_until,
+                }),
                 EmptySince::Unused(_) => None,
             })
             .collect()

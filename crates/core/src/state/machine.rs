@@ -26,6 +26,17 @@ pub enum EmptySince {
     Unused(Timestamp),
 }
 
+/// When the last pod left that would have had to be placed elsewhere, of a machine that is empty since.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Departure {
+    /// The machine's NodePool.
+    pub pool: String,
+    /// When the pod left.
+    pub at: Timestamp,
+    /// Until when other pods are expected there; may be over.
+    pub nominated_until: Option<Timestamp>,
+}
+
 /// One machine as of a moment.
 #[derive(Clone, Debug)]
 pub struct Machine {

@@ -634,8 +634,15 @@ fn a_machine_is_empty_since_the_last_pod_that_would_have_to_move_has_left() {
     let leaving = json!({ "metadata": { "deletionTimestamp": "1970-01-01T00:00:20Z" } });
     world.pod("web", "1", "n", leaving);
     assert_eq!(empty_since(), left(20));
-    assert_eq!(world.state.departures(at(19)), [("default".to_owned(), at(20))]);
+    let departure = |nominated_until| Departure {
+        pool: "default".to_owned(),
+        at: at(20),
+        nominated_until,
+    };
+    assert_eq!(world.state.departures(at(19)), [departure(None)]);
     assert!(world.state.departures(at(20)).is_empty());
+    world.state.nominate(["n"]);
+    assert_eq!(world.state.departures(at(20)), [departure(Some(at(40)))]);
     tick();
     world.gone("web");
     let daemon = json!({ "metadata": { "ownerReferences": [

@@ -267,6 +267,17 @@ async fn a_node_that_has_been_empty_for_long_goes_with_the_next_pass() {
 }
 
 #[tokio::test]
+async fn a_node_that_empties_while_pods_are_expected_on_it_goes_when_they_no_longer_are() {
+    let cluster = with_a_pod("0s").await;
+    cluster.ctx.state.nominate([cluster.node_name().as_str()]);
+    cluster.finish("web").await;
+    cluster.seconds(19).await;
+    assert!(!cluster.is_leaving("a"));
+    cluster.seconds(3).await;
+    assert!(cluster.is_leaving("a"), "it waits for the next of the usual passes");
+}
+
+#[tokio::test]
 async fn a_node_whose_last_pod_event_was_not_written_is_empty_for_as_long_as_its_pool_asks() {
     let cluster = with_a_pod("20s").await;
     cluster.pod_on("a", "late", "1", "").await;
