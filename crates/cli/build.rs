@@ -1,4 +1,4 @@
-//! Puts the commit that the binary is built from into `karpenter --version`.
+//! Puts the commit that the binary is built from into `karpenter --version`, and the functions that a controller runs side by side.
 
 use std::env;
 use std::process::Command;
@@ -15,6 +15,23 @@ fn main() {
         .or_else(|| git(&["rev-parse", "--short=12", "HEAD"]))
         .unwrap_or_else(|| "unknown".to_owned());
     println!("cargo::rustc-env=KARPENTER_COMMIT={commit}");
+    lay_out();
+}
+
+/// Has the linker follow `hot-code.ld` (made by hack/hot-code, which says what for).
+fn lay_out() {
+    println!("cargo::rerun-if-changed=hot-code.ld");
+    println!("cargo::rerun-if-env-changed=RUSTC_LINKER");
+    let is = |name: &str, value: &str| env::var(name).is_ok_and(|set| set == value);
+    // mold knows no such scripts.
+    let mentions_mold = |name: &str| env::var(name).is_ok_and(|set| set.contains("mold"));
+    let understood = !["RUSTC_LINKER", "CARGO_ENCODED_RUSTFLAGS"]
+        .into_iter()
+        .any(mentions_mold);
+    if is("PROFILE", "release") && is("CARGO_CFG_TARGET_OS", "linux") && understood {
+        let directory = env::var("CARGO_MANIFEST_DIR").expect("cargo sets it");
+        println!("cargo::rustc-link-arg-bins=-Wl,-T,{directory}/hot-code.ld");
+    }
 }
 
 fn git(arguments: &[&str]) -> Option<String> {

@@ -10,7 +10,6 @@ pub use operator::{Operator, OperatorError};
 pub use set::{Incompatibility, Requirements, Undefined};
 pub use wire::{NodeSelectorRequirement, NodeSelectorRequirementWithMinValues};
 
-use std::collections::BTreeSet;
 use std::fmt;
 
 use crate::labels::{self, LabelRules};
@@ -23,7 +22,8 @@ pub struct Requirement {
     key: String,
     /// Whether `values` are the ones excluded rather than the ones allowed.
     complement: bool,
-    values: BTreeSet<String>,
+    /// In order, each once. Catalogues hold thousands of requirements with one value, which a tree would give room for eleven.
+    values: Box<[String]>,
     gte: Option<i64>,
     lte: Option<i64>,
     min_values: Option<u32>,
@@ -66,12 +66,12 @@ impl Requirement {
         };
         match operator {
             Operator::In => Self {
-                values: values.into_iter().collect(),
+                values: in_order(values),
                 ..Self::none(key)
             },
             Operator::NotIn => Self {
                 complement: true,
-                values: values.into_iter().collect(),
+                values: in_order(values),
                 ..Self::none(key)
             },
             Operator::Exists => exists(None, None),
@@ -94,7 +94,7 @@ impl Requirement {
         Self {
             key,
             complement: false,
-            values: BTreeSet::new(),
+            values: Box::default(),
             gte: None,
             lte: None,
             min_values: None,
@@ -137,8 +137,8 @@ impl Requirement {
         self.lte
     }
 
-    /// The allowed values of a concrete requirement, or the excluded ones of a complement.
-    pub fn values(&self) -> &BTreeSet<String> {
+    /// The allowed values of a concrete requirement, or the excluded ones of a complement; in order, each once.
+    pub fn values(&self) -> &[String] {
         &self.values
     }
 
@@ -186,12 +186,19 @@ impl Requirement {
         let end = self.lte.unwrap_or(i64::MAX);
         (start..=end)
             .map(|number| number.to_string())
-            .find(|value| !self.values.contains(value))
+            .find(|value| !self.lists(value))
     }
 
     /// Whether a label with this value satisfies the requirement.
     pub fn has(&self, value: &str) -> bool {
-        self.values.contains(value) != self.complement && self.in_bounds(value)
+        self.lists(value) != self.complement && self.in_bounds(value)
+    }
+
+    /// Whether the value is among [`Requirement::values`].
+    fn lists(&self, value: &str) -> bool {
+        self.values
+            .binary_search_by(|listed| listed.as_str().cmp(value))
+            .is_ok()
     }
 
     fn in_bounds(&self, value: &str) -> bool {
@@ -209,13 +216,20 @@ impl Requirement {
                 ..Self::none(self.key.clone())
             };
         }
-        let mut values: BTreeSet<String> = match (self.complement, other.complement) {
-            (true, true) => self.values.union(&other.values).cloned().collect(),
-            (true, false) => other.values.difference(&self.values).cloned().collect(),
-            (false, true) => self.values.difference(&other.values).cloned().collect(),
-            (false, false) => self.values.intersection(&other.values).cloned().collect(),
+        let listed = |of: &Self, keep: &dyn Fn(&str) -> bool| -> Box<[String]> {
+            let values = of.values.iter();
+            let kept = values.filter(|value| keep(value) && in_bounds(value, gte, lte));
+            kept.cloned().collect()
         };
-        values.retain(|value| in_bounds(value, gte, lte));
+        let values = match (self.complement, other.complement) {
+            (true, true) => {
+                let both = [listed(self, &|_| true), listed(other, &|_| true)];
+                in_order(both.into_iter().flatten().collect())
+            }
+            (true, false) => listed(other, &|value| !self.lists(value)),
+            (false, true) => listed(self, &|value| !other.lists(value)),
+            (false, false) => listed(self, &|value| other.lists(value)),
+        };
         let complement = self.complement && other.complement;
         // A concrete set has the bounds applied already.
         let (gte, lte) = if complement { (gte, lte) } else { (None, None) };
@@ -239,20 +253,17 @@ impl Requirement {
         }
         match (self.complement, other.complement) {
             (true, true) => true,
-            (true, false) => other
-                .values
-                .iter()
-                .any(|v| !self.values.contains(v) && in_bounds(v, gte, lte)),
-            (false, true) => self
-                .values
-                .iter()
-                .any(|v| !other.values.contains(v) && in_bounds(v, gte, lte)),
-            (false, false) => self
-                .values
-                .iter()
-                .any(|v| other.values.contains(v) && in_bounds(v, gte, lte)),
+            (true, false) => other.values.iter().any(|v| !self.lists(v) && in_bounds(v, gte, lte)),
+            (false, true) => self.values.iter().any(|v| !other.lists(v) && in_bounds(v, gte, lte)),
+            (false, false) => self.values.iter().any(|v| other.lists(v) && in_bounds(v, gte, lte)),
         }
     }
+}
+
+fn in_order(mut values: Vec<String>) -> Box<[String]> {
+    values.sort_unstable();
+    values.dedup();
+    values.into_boxed_slice()
 }
 
 fn tighter_upper(a: Option<i64>, b: Option<i64>) -> Option<i64> {

@@ -292,16 +292,7 @@ mod tests {
     fn types_carry_the_labels_of_their_offerings_and_the_derived_ones() {
         let types = parse(ONE.as_bytes()).unwrap();
         let model = types[0].to_model(&label_rules(&types));
-        let values = |key: &str| {
-            model
-                .requirements
-                .get(key)
-                .unwrap()
-                .values()
-                .iter()
-                .cloned()
-                .collect::<Vec<_>>()
-        };
+        let values = |key: &str| model.requirements.get(key).unwrap().values().to_vec();
         assert_eq!(values(ZONE), ["a", "b"]);
         assert_eq!(values(CAPACITY_TYPE), ["on-demand", "spot"]);
         assert_eq!(values(INSTANCE_SIZE), ["large"]);

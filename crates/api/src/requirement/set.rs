@@ -1,14 +1,13 @@
 //! Sets of requirements, one per key, and whether one set can serve another.
 
-use std::collections::BTreeMap;
 use std::fmt;
 
 use super::{Operator, Requirement};
 use crate::labels::{self, LabelRules};
 
-/// Requirements by key. A key that is absent behaves as `Exists`.
+/// Requirements, one a key, in the order of their keys. A key that is absent behaves as `Exists`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Requirements(BTreeMap<String, Requirement>);
+pub struct Requirements(Vec<Requirement>);
 
 /// Which keys a demand may name although the other side does not define them.
 #[derive(Debug, Clone, Copy)]
@@ -55,11 +54,21 @@ impl Requirements {
 
     /// Tightens the entry of the requirement's key.
     pub fn add(&mut self, requirement: Requirement) {
-        let tightened = match self.0.get(requirement.key()) {
-            Some(present) => present.intersection(&requirement),
-            None => requirement,
-        };
-        self.0.insert(tightened.key().to_owned(), tightened);
+        match self.position(requirement.key()) {
+            Ok(at) => self.0[at] = self.0[at].intersection(&requirement),
+            Err(at) => self.insert(at, requirement),
+        }
+    }
+
+    /// Where a key's requirement is, or where it would be.
+    fn position(&self, key: &str) -> Result<usize, usize> {
+        self.0.binary_search_by(|present| present.key().cmp(key))
+    }
+
+    fn insert(&mut self, at: usize, requirement: Requirement) {
+        // Most sets are small and stay as they were made: no room for more.
+        self.0.reserve_exact(1);
+        self.0.insert(at, requirement);
     }
 
     pub fn add_all(&mut self, other: &Self) {
@@ -70,24 +79,27 @@ impl Requirements {
 
     /// Replaces the entry of the requirement's key.
     pub fn replace(&mut self, requirement: Requirement) {
-        self.0.insert(requirement.key().to_owned(), requirement);
+        match self.position(requirement.key()) {
+            Ok(at) => self.0[at] = requirement,
+            Err(at) => self.insert(at, requirement),
+        }
     }
 
     pub fn remove(&mut self, key: &str) -> Option<Requirement> {
-        self.0.remove(key)
+        Some(self.0.remove(self.position(key).ok()?))
     }
 
     pub fn get(&self, key: &str) -> Option<&Requirement> {
-        self.0.get(key)
+        Some(&self.0[self.position(key).ok()?])
     }
 
     /// The requirement of a key, `Exists` when there is none.
     pub fn get_or_exists(&self, key: &str) -> Requirement {
-        self.0.get(key).cloned().unwrap_or_else(|| Requirement::exists(key))
+        self.get(key).cloned().unwrap_or_else(|| Requirement::exists(key))
     }
 
     pub fn contains_key(&self, key: &str) -> bool {
-        self.0.contains_key(key)
+        self.position(key).is_ok()
     }
 
     pub fn len(&self) -> usize {
@@ -99,11 +111,11 @@ impl Requirements {
     }
 
     pub fn iter(&self) -> impl Iterator<Item = &Requirement> {
-        self.0.values()
+        self.0.iter()
     }
 
     pub fn keys(&self) -> impl Iterator<Item = &str> {
-        self.0.keys().map(String::as_str)
+        self.iter().map(Requirement::key)
     }
 
     pub fn has_min_values(&self) -> bool {

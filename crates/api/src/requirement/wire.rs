@@ -101,7 +101,7 @@ impl Requirement {
         let bounded = !entries.is_empty();
         match self.operator() {
             Operator::Exists if bounded => {}
-            operator => entries.push(entry(operator, self.values.iter().cloned().collect())),
+            operator => entries.push(entry(operator, self.values.to_vec())),
         }
         entries
     }

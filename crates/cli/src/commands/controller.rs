@@ -54,7 +54,8 @@ impl Controller {
             .worker_threads(RUNTIME_THREADS)
             .enable_all()
             .build()?;
-        runtime.block_on(async {
+        // On the worker's thread as everything else is: memory that one thread frees does not serve another.
+        let running = runtime.spawn(async move {
             let client = connect().await?;
             let clock = Clock::system();
             // KWOK makes a Node for every NodeClaim of a burst at once.
@@ -64,7 +65,10 @@ impl Controller {
                 .start(limited, clock.clone(), &self.provider_flags, Purpose::Run)
                 .await?;
             run(client, connect().await?, clock, options, cloud, build).await
-        })
+        });
+        runtime
+            .block_on(running)
+            .unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()))
     }
 }
 

@@ -197,7 +197,7 @@ impl Disruption {
         if method == Method::Repair {
             return self.repair(&fleet, survey.candidates, &budgets).await;
         }
-        let found = without_blocking(|| self.search(method, &fleet, survey, &mut budgets));
+        let found = without_blocking(&fleet.snapshot, || self.search(method, &fleet, survey, &mut budgets));
         let commands = match found {
             Found::Commands(commands) => commands,
             Found::NotYet => return Ok(false),
@@ -261,7 +261,7 @@ impl Disruption {
         repair::order(fleet, &mut candidates);
         let breaker = Breaker::of(fleet);
         while !candidates.is_empty() {
-            let found = without_blocking(|| {
+            let found = without_blocking(&fleet.snapshot, || {
                 let mut rehearsal = Rehearsal::new(fleet);
                 let attempt = |candidate: &Candidate| repair::attempt(&mut rehearsal, candidate, &breaker, budgets);
                 self.first(fleet, candidates.iter().cloned(), attempt)

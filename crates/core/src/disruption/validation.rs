@@ -35,7 +35,7 @@ pub(super) async fn validate(
     let budgets = Budgets::of(&now, command.method.reason());
     metrics.budgets(&budgets);
     report::exhausted_budgets(ctx, &budgets);
-    let mut verdict = without_blocking(|| validation::validate(&now, command));
+    let mut verdict = without_blocking(&now.snapshot, || validation::validate(&now, command));
     if verdict.outcome.is_ok() {
         // The simulation took its time; pods may have arrived meanwhile.
         let now = fleet::build(ctx, queued, memories).await;

@@ -147,7 +147,7 @@ impl Pass {
                 ControlFlow::Break(())
             }
         };
-        let plan = without_blocking(|| solve_within(snapshot, &mut budget));
+        let plan = without_blocking(snapshot, || solve_within(snapshot, &mut budget));
         self.metrics.took(started.elapsed());
         let real = plan.unschedulable.iter().filter(|failed| failed.pod.buffer.is_none());
         self.metrics.ended(&id, real.count());
@@ -346,9 +346,22 @@ impl Pass {
     }
 }
 
-/// Runs a computation that takes its time. On a runtime with several threads the other tasks of this one move away
-/// first; a runtime with one thread belongs to a test, which wants it to be over before time goes on.
-pub(crate) fn without_blocking<T>(compute: impl FnOnce() -> T) -> T {
+/// With so many pods and nodes in the cluster, a computation about them is over within milliseconds.
+const FEW: usize = 2_000;
+
+/// Runs a computation over `snapshot`. If it may take its time, the other tasks of this thread move away first.
+///
+/// Where they move to is another thread, with memory of its own for what it allocates: not worth it for milliseconds.
+pub(crate) fn without_blocking<T>(snapshot: &Snapshot, compute: impl FnOnce() -> T) -> T {
+    let nodes = snapshot.nodes.iter().map(|node| 1 + node.pods().len());
+    match snapshot.pods.len() + nodes.sum::<usize>() {
+        ..=FEW => compute(),
+        _ => aside(compute),
+    }
+}
+
+/// A runtime with one thread belongs to a test, which wants the computation to be over before time goes on.
+fn aside<T>(compute: impl FnOnce() -> T) -> T {
     match tokio::runtime::Handle::current().runtime_flavor() {
         tokio::runtime::RuntimeFlavor::MultiThread => tokio::task::block_in_place(compute),
         _ => compute(),
@@ -390,14 +403,13 @@ mod tests {
     use std::sync::mpsc;
     use std::time::Duration;
 
-    use super::without_blocking;
+    use super::aside;
 
     /// The Lease is renewed by tasks like the second one, over connections and timers of the same runtime.
     #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
     async fn a_computation_on_the_only_thread_leaves_it_to_the_others() {
         let (tell, told) = mpsc::channel();
-        let computing =
-            tokio::spawn(async move { without_blocking(|| told.recv_timeout(Duration::from_secs(60)).is_ok()) });
+        let computing = tokio::spawn(async move { aside(|| told.recv_timeout(Duration::from_secs(60)).is_ok()) });
         let renewing = tokio::spawn(async move {
             tokio::time::sleep(Duration::from_millis(1)).await;
             tell.send(()).is_ok()

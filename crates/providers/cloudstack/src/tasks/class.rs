@@ -459,7 +459,7 @@ fn fill(class: &mut CloudStackNodeClass, resolution: &Resolution, entries: &[Ent
 fn requirements(template: &ResolvedTemplate) -> Vec<TemplateRequirement> {
     let all = template.requirements.iter().map(|own| TemplateRequirement {
         key: own.key().to_owned(),
-        values: own.values().iter().cloned().collect(),
+        values: own.values().to_vec(),
     });
     let mut all: Vec<TemplateRequirement> = all.collect();
     all.sort_by(|a, b| a.key.cmp(&b.key));
