@@ -1,8 +1,9 @@
 //! The end of a NodeClaim: its Nodes drain, its machine goes, and only then does the claim.
 
+use k8s_openapi::api::core::v1::Node;
 use karpenter_api::conditions::StatusConditions;
 use karpenter_api::labels::annotations::TERMINATION_TIMESTAMP;
-use karpenter_api::node_claim::condition::{INSTANCE_TERMINATING, REGISTERED};
+use karpenter_api::node_claim::condition::{INSTANCE_TERMINATING, LAUNCHED, REGISTERED};
 use karpenter_api::{NodeClaim, labels};
 use karpenter_cloud::provider::Deletion;
 use kube::ResourceExt;
@@ -32,6 +33,7 @@ impl Lifecycle {
         let Some(claim) = self.set_deadline(claim).await? else {
             return Ok(Next::Wait);
         };
+        let claim = self.with_machine(claim).await?;
         // A Node that never registered has no finalizer of ours: there is nothing to drain, and it goes with its machine.
         if self.is_registered(&claim) && self.delete_nodes(&claim).await? == Remaining::Some {
             return Ok(Next::Wait);
@@ -69,6 +71,30 @@ impl Lifecycle {
             Written::Unchanged => Ok(Some(changed)),
             Written::Gone => Ok(None),
         }
+    }
+
+    /// The claim with its machine: pods may run on that before the claim says whose it is, if writing so has failed until now. Whoever
+    /// deletes the claim then must not have the machine go without a drain.
+    async fn with_machine(&self, claim: NodeClaim) -> Result<NodeClaim> {
+        if claim.provider_id().is_some() {
+            return Ok(claim);
+        }
+        let mut known = claim.clone();
+        match self.launched.get(&claim) {
+            Some(instance) => instance.apply_to(&mut known),
+            None => {
+                let nodes = self.ctx.nodes.list();
+                let Some(node) = nodes.iter().find(|node| is_registered_for(node, &claim)) else {
+                    return Ok(claim);
+                };
+                known.status.get_or_insert_default().provider_id = nodes::provider_id(node).map(str::to_owned);
+            }
+        }
+        let _ = known.set_true(LAUNCHED, self.ctx.clock.now());
+        Ok(match self.ctx.claim_writer.write(&claim, &known).await? {
+            Written::Changed(written) => written,
+            Written::Unchanged | Written::Gone => known,
+        })
     }
 
     /// The Node takes part in the registration first, and pods may run on it before the claim says so.
@@ -151,6 +177,14 @@ impl Lifecycle {
         tracing::info!(NodeClaim = claim.name_any(), "terminated nodeclaim");
         Ok(())
     }
+}
+
+/// Whether registration has made the node this claim's.
+fn is_registered_for(node: &Node, claim: &NodeClaim) -> bool {
+    let mut owners = node.metadata.owner_references.iter().flatten();
+    nodes::is_held(node)
+        && claim.metadata.uid.is_some()
+        && owners.any(|owner| Some(&owner.uid) == claim.metadata.uid.as_ref())
 }
 
 /// How the end of a claim's machine stands, with the claim as it was last written.

@@ -28,7 +28,7 @@ use crate::watch::Key;
 pub(super) struct Launched(Mutex<FxHashMap<String, Arc<Instance>>>);
 
 impl Launched {
-    fn get(&self, claim: &NodeClaim) -> Option<Arc<Instance>> {
+    pub(super) fn get(&self, claim: &NodeClaim) -> Option<Arc<Instance>> {
         self.0.lock().get(claim.metadata.uid.as_deref()?).cloned()
     }
 

@@ -107,6 +107,42 @@ async fn a_budget_holds_a_pod_until_it_is_relaxed() {
     assert!(cluster.is_terminating("web"));
 }
 
+/// A claim that was deleted before anybody could write that its machine is there, on whose Node a pod runs that a budget holds.
+async fn deleted_before_its_launch_was_written(cluster: &Cluster) {
+    let unwritten = Fault::fail(409).verb("patch").resource("nodeclaims/status");
+    cluster.sandbox.faults().inject(unwritten);
+    cluster.claim("a", "").await;
+    cluster.pod("web", "", "").await;
+    budget(cluster, "web", "web", 0).await;
+    let status = cluster.get_claim("a").unwrap().status.unwrap_or_default();
+    assert_eq!(status.provider_id, None);
+    cluster.delete_claim("a").await;
+}
+
+#[tokio::test]
+async fn a_claim_whose_launch_could_not_be_written_is_drained_too() {
+    let cluster = Cluster::start().await;
+    deleted_before_its_launch_was_written(&cluster).await;
+    cluster.sandbox.faults().clear();
+    cluster.minutes(2).await;
+    assert_eq!(cluster.cloud.machines().len(), 1);
+    assert_eq!(cluster.condition("a", "Drained"), "Unknown/Draining");
+    cluster.finish("web").await;
+    cluster.seconds(15).await;
+    assert!(cluster.get_claim("a").is_none() && cluster.cloud.machines().is_empty());
+}
+
+#[tokio::test]
+async fn a_claim_whose_launch_could_not_be_written_is_drained_after_a_restart_too() {
+    let mut cluster = Cluster::start().await;
+    deleted_before_its_launch_was_written(&cluster).await;
+    cluster.restart().await;
+    cluster.sandbox.faults().clear();
+    cluster.minutes(2).await;
+    assert_eq!(cluster.cloud.machines().len(), 1);
+    assert_eq!(cluster.condition("a", "Drained"), "Unknown/Draining");
+}
+
 #[tokio::test]
 async fn two_budgets_on_one_pod_hold_it_too() {
     let cluster = with_node("").await;
