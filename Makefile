@@ -36,7 +36,7 @@ bench: ## measure scheduling
 	$(CARGO) bench -p karpenter-engine
 
 e2e: build ## run the tier on a real control plane (needs Go)
-	$(CARGO) run --release -q -p karpenter-e2e
+	$(CARGO) run -q -p karpenter-e2e
 
 manifests: ## write generated files anew: CRDs, reference pages, the chart's README, deploy/ (needs Helm)
 	UPDATE_CRDS=1 $(CARGO) test -q -p karpenter --test crds

@@ -7,7 +7,7 @@ mod clouds;
 pub(crate) mod crds;
 mod docs;
 mod kubectl;
-mod manifests;
+pub(crate) mod manifests;
 pub(crate) mod rbac;
 mod scale;
 mod scenarios;
@@ -16,10 +16,10 @@ use crate::runner::Suite;
 
 pub(crate) fn all() -> Vec<Suite> {
     // The longest first, so that the others fill the time beside them.
-    vec![
+    let mut suites = clouds::suites();
+    suites.extend([
         availability::suite(),
         scenarios::suite(),
-        clouds::suite(),
         scenarios::periods(),
         behaviour::suite(),
         docs::suite(),
@@ -27,5 +27,6 @@ pub(crate) fn all() -> Vec<Suite> {
         crds::suite(),
         kubectl::suite(),
         scale::suite(),
-    ]
+    ]);
+    suites
 }

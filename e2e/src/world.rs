@@ -13,6 +13,8 @@ use kube::{Client, Discovery, ResourceExt};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
+use crate::suites::manifests::{Pool, Source};
+
 /// How long it may take until a cluster is empty.
 const PATIENCE: Duration = Duration::from_secs(300);
 
@@ -24,6 +26,7 @@ pub(crate) struct World {
     pods: reflector::Store<Pod>,
     changed: Arc<Notify>,
     metrics: Option<u16>,
+    pub(crate) source: Source,
     _watches: JoinSet<()>,
 }
 
@@ -48,12 +51,19 @@ impl World {
             client,
             changed,
             metrics: None,
+            source: Source::kwok(),
             _watches: watches,
         };
         world.nodes.wait_until_ready().await?;
         world.claims.wait_until_ready().await?;
         world.pods.wait_until_ready().await?;
         Ok(world)
+    }
+
+    /// Has pools use another provider's machines than KWOK's.
+    pub(crate) fn with_source(mut self, source: Source) -> Self {
+        self.source = source;
+        self
     }
 
     /// Remembers where the controller's metrics are.
@@ -120,6 +130,16 @@ impl World {
     /// Applies every document of a YAML text, server-side.
     pub(crate) async fn apply(&self, yaml: &str) -> Result<()> {
         apply(&self.client, yaml).await
+    }
+
+    /// Applies the class that the machines of pools come from.
+    pub(crate) async fn apply_class(&self) -> Result<()> {
+        self.apply(&self.source.class).await
+    }
+
+    /// Applies a pool and the class that its machines come from.
+    pub(crate) async fn apply_pool(&self, pool: &Pool) -> Result<()> {
+        self.apply(&pool.yaml(&self.source)).await
     }
 
     pub(crate) async fn scale(&self, deployment: &str, replicas: i32) -> Result<()> {
@@ -239,6 +259,15 @@ pub(crate) fn documents(yaml: &str) -> Result<Vec<DynamicObject>> {
         }
     }
     Ok(objects)
+}
+
+/// What was asked for, or nothing if the object is gone.
+pub(crate) fn unless_gone<T>(answer: kube::Result<T>) -> kube::Result<Option<T>> {
+    match answer {
+        Ok(answer) => Ok(Some(answer)),
+        Err(kube::Error::Api(status)) if status.is_not_found() => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 async fn list<K>(client: &Client) -> Result<Vec<Arc<K>>>

@@ -66,7 +66,7 @@ async fn run(environment: &mut Environment, trouble: Trouble) -> Result<()> {
     wait_for_holder(&leases, |holder| first.leads(holder)).await?;
     let mut second = installation.start(environment, &[]).await?;
     let world = World::watch(client).await?;
-    world.apply(&Pool::new("default").yaml()).await?;
+    world.apply_pool(&Pool::new("default")).await?;
     world.apply(&deployment("web", PODS, "500m", "512Mi", "")).await?;
     world
         .until("claims appear", LIMIT, |view| !view.claims.is_empty())

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use futures::future::LocalBoxFuture;
 use karpenter_bizflycloud::sim::{self as bizfly, SimOptions, SimulatedBizfly};
 use karpenter_cloud::clock::Clock;
@@ -14,68 +14,148 @@ use kube::Client;
 use secrecy::ExposeSecret;
 use tokio_util::sync::CancellationToken;
 
-use super::manifests::deployment;
+use super::manifests::{Pool, Source, deployment};
 use super::rbac;
-use crate::installation::{Installation, NAMESPACE};
+use super::scenarios::{self, LIMIT, Scenario};
+use crate::installation::{Installation, NAMESPACE, Replica};
 use crate::runner::{Case, Environment, Runs, Suite};
 use crate::world::World;
 
-/// How long a step may take: a simulated machine boots in half a minute.
+/// How long a step may take that takes some seconds on an idle machine.
 const PATIENCE: Duration = Duration::from_secs(300);
 
 /// A cloud that runs in this process for as long as it is kept.
 struct Cloud {
     /// How the controller finds it, as the chart's environment variables.
     settings: Vec<(&'static str, String)>,
-    /// A NodeClass and the NodePool `default`, with what they need.
-    manifests: String,
-    /// Machines that exist, whatever their state, and what else costs money.
+    source: Source,
+    /// Machines that exist, whatever their state.
+    machines: Box<dyn Fn() -> Vec<String>>,
+    /// They, and what else costs money.
     left: Box<dyn Fn() -> Vec<String>>,
+    /// Takes a machine away without telling anybody, by the `providerID` of its Node.
+    vanish: Box<dyn Fn(&str)>,
     _running: Box<dyn std::any::Any>,
-}
-
-pub(crate) fn suite() -> Suite {
-    Suite {
-        name: "clouds",
-        runs: Runs::BesideOthers,
-        cases: vec![
-            case("cloudstack", |client| Box::pin(cloudstack(client))),
-            case("ovhcloud", |client| Box::pin(ovhcloud(client))),
-            case("bizflycloud", |client| Box::pin(bizflycloud(client))),
-        ],
-    }
 }
 
 type Start = fn(Client) -> LocalBoxFuture<'static, Result<Cloud>>;
 
-fn case(provider: &'static str, start: Start) -> Case {
-    Case {
-        name: format!("pods_bring_machines_of_{provider}_and_take_them_away"),
-        run: Box::new(move |environment| Box::pin(story(environment, provider, start))),
-        limit: Duration::from_secs(1_500),
+type Settings = &'static [(&'static str, &'static str)];
+
+/// Two suites a cloud, since machines take their time: one about how they come, one about how they go.
+pub(crate) fn suites() -> Vec<Suite> {
+    let provider = |provider: &'static str, disrupting: &'static str, start: Start| {
+        [growing(provider, provider, start), going(disrupting, provider, start)]
+    };
+    [
+        provider("cloudstack", "cloudstack-disruption", |client| {
+            Box::pin(cloudstack(client))
+        }),
+        provider("ovhcloud", "ovhcloud-disruption", |client| Box::pin(ovhcloud(client))),
+        provider("bizflycloud", "bizflycloud-disruption", |client| {
+            Box::pin(bizflycloud(client))
+        }),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
+}
+
+fn growing(name: &'static str, provider: &'static str, start: Start) -> Suite {
+    let scenarios = scenarios::growing().into_iter();
+    let mut cases: Vec<Case> = scenarios.map(|scenario| case(scenario, provider, start)).collect();
+    cases.push(Case {
+        name: "a_controller_killed_in_the_middle_of_a_scale_up_loses_and_doubles_no_machine".to_owned(),
+        run: Box::new(move |environment| Box::pin(killed(environment, provider, start))),
+        limit: LIMIT,
+    });
+    Suite {
+        name,
+        runs: Runs::BesideOthers,
+        cases,
     }
 }
 
-/// Pods arrive and run on the cloud's machines, most of them go and the cluster shrinks, the rest goes and nothing is left,
-/// neither in the cluster nor in the cloud.
-async fn story(environment: &mut Environment, provider: &'static str, start: Start) -> Result<()> {
-    let client = environment.control_plane.admin().await?;
-    let installation = Installation::install_provider(environment, provider).await?;
-    let cloud = start(client.clone()).await?;
-    let settings: Vec<(&str, &str)> = cloud
-        .settings
-        .iter()
-        .map(|(name, value)| (*name, value.as_str()))
-        .collect();
-    let world = World::watch(client).await?;
-    world.apply(&cloud.manifests).await?;
-    let mut replica = installation.start(environment, &settings).await?;
-    let outcome = grow_and_shrink(&world, &cloud).await;
-    let cleared = world.clear().await.context("clearing up");
-    replica.process.stop().await;
-    outcome.and(cleared)?;
-    rbac::used(environment)?;
-    nothing_left(&cloud).await
+fn going(name: &'static str, provider: &'static str, start: Start) -> Suite {
+    let scenarios = scenarios::disrupting().into_iter();
+    let mut cases: Vec<Case> = scenarios.map(|scenario| case(scenario, provider, start)).collect();
+    cases.extend([
+        Case {
+            name: "a_machine_that_vanished_is_replaced".to_owned(),
+            run: Box::new(move |environment| Box::pin(vanished(environment, provider, start))),
+            limit: LIMIT,
+        },
+        // Last: it looks at all that the cases above made the controller ask for.
+        Case {
+            name: "the_controller_uses_all_its_rights_and_asks_for_no_others".to_owned(),
+            run: Box::new(move |environment| Box::pin(async move { rbac::check(environment, provider) })),
+            limit: LIMIT,
+        },
+    ]);
+    Suite {
+        name,
+        runs: Runs::BesideOthers,
+        cases,
+    }
+}
+
+fn case(scenario: Scenario, provider: &'static str, start: Start) -> Case {
+    let Scenario { name, settings, plays } = scenario;
+    Case {
+        name: name.to_owned(),
+        run: Box::new(move |environment| {
+            Box::pin(async move {
+                let installed = Installed::new(environment, provider, start).await?;
+                let mut replica = installed.start(environment, settings).await?;
+                let outcome = plays(&installed.world).await;
+                installed.end(environment, &mut replica, outcome).await
+            })
+        }),
+        limit: LIMIT,
+    }
+}
+
+/// A cloud, and a cluster in which its provider is installed and pools use its machines.
+struct Installed {
+    cloud: Cloud,
+    world: World,
+    installation: Installation,
+}
+
+// === impl Installed ===
+
+impl Installed {
+    async fn new(environment: &Environment, provider: &'static str, start: Start) -> Result<Self> {
+        let client = environment.control_plane.admin().await?;
+        let installation = Installation::install_provider(environment, provider).await?;
+        let cloud = start(client.clone()).await?;
+        let world = World::watch(client).await?.with_source(cloud.source.clone());
+        // Some providers start with the secrets that go with their class.
+        world.apply_class().await?;
+        Ok(Self {
+            cloud,
+            world,
+            installation,
+        })
+    }
+
+    async fn start(&self, environment: &Environment, settings: Settings) -> Result<Replica> {
+        let own = self.cloud.settings.iter();
+        let all: Vec<(&str, &str)> = own
+            .map(|(name, value)| (*name, value.as_str()))
+            .chain(settings.iter().copied())
+            .collect();
+        self.installation.start(environment, &all).await
+    }
+
+    /// Empties the cluster, also after a failure; nothing may be left in the cloud.
+    async fn end(&self, environment: &Environment, replica: &mut Replica, outcome: Result<()>) -> Result<()> {
+        let cleared = self.world.clear().await.context("clearing up");
+        let nothing_left = nothing_left(&self.cloud).await;
+        replica.process.stop().await;
+        outcome.and(cleared).and(nothing_left)?;
+        rbac::used(environment).map(drop)
+    }
 }
 
 /// A NodeClaim may go when its machine is being destroyed, which takes the cloud a little longer.
@@ -89,57 +169,85 @@ async fn nothing_left(cloud: &Cloud) -> Result<()> {
     ended.with_context(|| format!("left in the cloud: {:?}", (cloud.left)()))
 }
 
-async fn grow_and_shrink(world: &World, cloud: &Cloud) -> Result<()> {
-    world.apply(&deployment("web", 12, "900m", "512Mi", "")).await?;
-    world.until("12 pods run", PATIENCE, |view| view.all_run(12)).await?;
-    let view = world.now().await?;
-    ensure!(
-        view.nodes.len() == view.claims.len() && view.nodes.len() > 1,
-        "every node has its claim: {}",
-        view.summary()
-    );
-    ensure!(
-        (cloud.left)().len() >= view.nodes.len(),
-        "every node is a machine: {:?}",
-        (cloud.left)()
-    );
-    world.scale("web", 3).await?;
-    let grown = view.nodes.len();
+async fn vanished(environment: &mut Environment, provider: &'static str, start: Start) -> Result<()> {
+    let installed = Installed::new(environment, provider, start).await?;
+    let mut replica = installed.start(environment, &[]).await?;
+    let outcome = scenarios::garbage_collection(&installed.world, &installed.cloud.vanish).await;
+    installed.end(environment, &mut replica, outcome).await
+}
+
+async fn killed(environment: &mut Environment, provider: &'static str, start: Start) -> Result<()> {
+    let installed = Installed::new(environment, provider, start).await?;
+    let Installed { cloud, world, .. } = &installed;
+    let mut first = installed.start(environment, &[]).await?;
+    world.apply_pool(&Pool::new("default")).await?;
+    world.apply(&deployment("web", 20, "900m", "512Mi", "")).await?;
     world
-        .until("the cluster shrinks with its pods", PATIENCE, |view| {
-            view.all_run(3) && view.nodes.len() < grown
+        .until("machines are on their way", PATIENCE, |_| {
+            !(cloud.machines)().is_empty()
         })
         .await?;
-    world.scale("web", 0).await?;
-    world
-        .until("no node is left", PATIENCE, |view| {
-            view.nodes.is_empty() && view.claims.is_empty()
+    first.process.kill().await;
+    let mut second = installed.start(environment, &[]).await?;
+    let outcome = world
+        .until("20 pods run, on one machine a node", PATIENCE, |view| {
+            view.all_run(20)
+                && view.is_settled()
+                && view.idle().is_empty()
+                && (cloud.machines)().len() == view.nodes.len()
         })
         .await
+        .with_context(|| format!("in the cloud: {:?}", (cloud.machines)()));
+    installed.end(environment, &mut second, outcome).await
 }
 
 async fn cloudstack(cluster: Client) -> Result<Cloud> {
-    let simulator = Simulator::start(Clock::system(), Seed::of_zones(&["zone-1", "zone-2", "zone-3"])).await?;
+    const ZONES: [&str; 3] = ["zone-1", "zone-2", "zone-3"];
+    let simulator = Simulator::start(Clock::system(), Seed::of_zones(&ZONES)).await?;
+    simulator.operate(|operator| {
+        let latency = &mut operator.settings().latency;
+        latency.start = Duration::from_secs(2);
+        latency.destroy = Duration::from_secs(1);
+    });
     let keys = simulator.keys(seed::ACCOUNT);
     let settings = vec![
         ("CLUSTER_NAME", "e2e".to_owned()),
-        ("CLOUDSTACK_API_URL", simulator.url()),
-        ("CLOUDSTACK_API_KEY", keys.api_key.clone()),
-        ("CLOUDSTACK_SECRET_KEY", keys.secret_key.expose_secret().to_owned()),
+        (
+            "CLOUDSTACK_CREDENTIALS_SECRET",
+            format!("{NAMESPACE}/cloudstack-credentials"),
+        ),
     ];
-    let machines = simulator.clone();
+    let manifests = format!(
+        "{MANIFESTS}
+---
+apiVersion: v1
+kind: Secret
+metadata: {{name: cloudstack-credentials, namespace: {NAMESPACE}}}
+stringData: {{api-url: '{}', api-key: '{}', secret-key: '{}'}}
+",
+        simulator.url(),
+        keys.api_key,
+        keys.secret_key.expose_secret()
+    );
+    let cloud = simulator.clone();
     // An ordinary account may not expunge: what is destroyed is out of its hands.
     let exists = |machine: &Machine| machine.state != MachineState::Destroyed;
-    let left = move || {
-        let machines = machines.machines().into_iter().filter(exists);
+    let machines = move || {
+        let machines = cloud.machines().into_iter().filter(exists);
         machines
             .map(|machine| format!("{} {:?}", machine.name, machine.state))
-            .collect()
+            .collect::<Vec<_>>()
     };
+    let cloud = simulator.clone();
     Ok(Cloud {
         settings,
-        manifests: MANIFESTS.to_owned(),
-        left: Box::new(left),
+        source: Source::of(&manifests, &ZONES)?,
+        left: Box::new(machines.clone()),
+        machines: Box::new(machines),
+        vanish: Box::new(move |provider_id| {
+            let id = provider_id.rsplit('/').next().unwrap_or_default();
+            cloud.operate(|operator| operator.expunge(id));
+        }),
         _running: Box::new(Kubelets::attach(simulator, cluster)),
     })
 }
@@ -148,39 +256,52 @@ async fn ovhcloud(cluster: Client) -> Result<Cloud> {
     let seconds = Duration::from_secs;
     let delays = Delays {
         visible: seconds(1),
-        schedule: seconds(2),
-        vm: seconds(3),
-        boot: seconds(5),
-        delete: seconds(5),
+        schedule: seconds(1),
+        vm: seconds(2),
+        boot: seconds(2),
+        delete: seconds(2),
         ..Delays::default()
     };
     let world = ovh::World {
         delays,
         ..ovh::World::default()
     };
+    let zones = world.zones.clone();
+    let zones: Vec<&str> = zones.iter().map(String::as_str).collect();
     let cloud = SimulatedOvh::start(Clock::system(), world).await?;
     let settings = vec![
         ("OVH_ENDPOINT", cloud.endpoint()),
         ("OVH_SERVICE_NAME", ovh::SERVICE_NAME.to_owned()),
         ("OVH_KUBE_ID", ovh::KUBE_ID.to_owned()),
         ("OVH_CREDENTIALS_SECRET_NAMESPACE", NAMESPACE.to_owned()),
+        // A machine whose claim is deleted before it is there waits for another claim, for ten minutes if nobody says otherwise.
+        ("OVH_SPARE_NODE_TTL", "20s".to_owned()),
     ];
     let stop = CancellationToken::new();
     tokio::spawn(ovh::join_nodes(cloud.clone(), cluster, stop.clone()));
-    let machines = cloud.clone();
-    let left = move || machines.with(|state| state.nodes.values().map(|machine| machine.name.clone()).collect());
+    let (of, vanishing) = (cloud.clone(), cloud.clone());
+    let machines = move || {
+        of.with(|state| {
+            let machines = state.nodes.values();
+            machines.map(|machine| machine.name.clone()).collect::<Vec<_>>()
+        })
+    };
     Ok(Cloud {
         settings,
-        manifests: ovh::manifests(NAMESPACE),
-        left: Box::new(left),
+        source: Source::of(&ovh::manifests(NAMESPACE), &zones)?,
+        left: Box::new(machines.clone()),
+        machines: Box::new(machines),
+        vanish: Box::new(move |provider_id| vanishing.with(|state| state.vanish(provider_id))),
         _running: Box::new((cloud, stop.drop_guard())),
     })
 }
 
 async fn bizflycloud(cluster: Client) -> Result<Cloud> {
     let options = SimOptions {
-        volume_delay: Some(Duration::from_secs(2)),
-        build_delay: Some(Duration::from_secs(3)),
+        volume_delay: Some(Duration::from_secs(1)),
+        build_delay: Some(Duration::from_secs(2)),
+        boot_delay: Duration::from_secs(2),
+        deletion_delay: Duration::from_secs(1),
         ..SimOptions::default()
     };
     let clock = Clock::system();
@@ -196,12 +317,13 @@ async fn bizflycloud(cluster: Client) -> Result<Cloud> {
     ];
     let stop = CancellationToken::new();
     tokio::spawn(bizfly::run_nodes(cloud.clone(), cluster, clock, stop.clone()));
-    let machines = cloud.clone();
-    let left = move || machines.leaks().into_iter().map(|leak| format!("{leak:?}")).collect();
+    let (of, leaking, vanishing) = (cloud.clone(), cloud.clone(), cloud.clone());
     Ok(Cloud {
         settings,
-        manifests: cloud.manifests(NAMESPACE),
-        left: Box::new(left),
+        source: Source::of(&cloud.manifests(NAMESPACE), &["HN1", "HN2"])?,
+        machines: Box::new(move || of.servers().into_iter().map(|server| server.name).collect()),
+        left: Box::new(move || leaking.leaks().iter().map(|leak| format!("{leak:?}")).collect()),
+        vanish: Box::new(move |provider_id| vanishing.vanish(provider_id.rsplit('/').next().unwrap_or_default())),
         _running: Box::new((cloud, stop.drop_guard())),
     })
 }

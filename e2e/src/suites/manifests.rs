@@ -1,6 +1,23 @@
 //! The manifests that scenarios start from.
 
-/// A NodePool on the default KWOKNodeClass; the class comes with it.
+use anyhow::{Context, Result};
+use serde_json::Value;
+
+use crate::world;
+
+/// Where the machines of pools come from: a provider's class, and what pools ask of it.
+#[derive(Debug, Clone)]
+pub(crate) struct Source {
+    /// The class, and what it needs.
+    pub(crate) class: String,
+    /// YAML on one line, as everything below.
+    class_ref: String,
+    requirements: String,
+    /// Where there are machines.
+    pub(crate) zones: Vec<String>,
+}
+
+/// A NodePool; the class that it names comes with it.
 #[derive(Debug, Clone)]
 pub(crate) struct Pool {
     name: &'static str,
@@ -12,6 +29,55 @@ pub(crate) struct Pool {
     label: Option<(&'static str, &'static str)>,
     replicas: Option<u32>,
 }
+
+// === impl Source ===
+
+impl Source {
+    pub(crate) fn kwok() -> Self {
+        Self::of(KWOK, &["test-zone-a", "test-zone-b", "test-zone-c", "test-zone-d"])
+            .expect("a constant that has a NodePool")
+    }
+
+    /// Takes a class from manifests that go with a NodePool which uses it. Pools made of this source ask for what that one does.
+    pub(crate) fn of(manifests: &str, zones: &[&str]) -> Result<Self> {
+        let is_pool = |object: &kube::api::DynamicObject| {
+            let types = object.types.as_ref();
+            types.is_some_and(|types| types.kind == "NodePool")
+        };
+        let (pools, class): (Vec<_>, Vec<_>) = world::documents(manifests)?.into_iter().partition(is_pool);
+        let pool = pools.first().context("no NodePool that shows how to use the class")?;
+        let machines = &pool.data["spec"]["template"]["spec"];
+        let class: Vec<String> = class.iter().map(serde_norway::to_string).collect::<Result<_, _>>()?;
+        let one_line = |value: &Value| value.to_string();
+        Ok(Self {
+            class: class.join("---\n"),
+            class_ref: one_line(&machines["nodeClassRef"]),
+            requirements: one_line(&machines["requirements"]),
+            zones: zones.iter().map(|&zone| zone.to_owned()).collect(),
+        })
+    }
+}
+
+/// The pool that upstream was measured with.
+const KWOK: &str = r#"
+apiVersion: karpenter.kwok.sh/v1alpha1
+kind: KWOKNodeClass
+metadata: {name: default}
+spec: {}
+---
+apiVersion: karpenter.sh/v1
+kind: NodePool
+metadata: {name: default}
+spec:
+  template:
+    spec:
+      nodeClassRef: {group: karpenter.kwok.sh, kind: KWOKNodeClass, name: default}
+      requirements:
+      - {key: kubernetes.io/arch, operator: In, values: [amd64]}
+      - {key: kubernetes.io/os, operator: In, values: [linux]}
+      - {key: karpenter.sh/capacity-type, operator: In, values: [spot, on-demand]}
+      - {key: karpenter.kwok.sh/instance-cpu, operator: Lt, values: ["17"]}
+"#;
 
 // === impl Pool ===
 
@@ -67,13 +133,20 @@ impl Pool {
         self
     }
 
-    pub(crate) fn yaml(&self) -> String {
+    /// The pool, on the class of `source`, and that class.
+    pub(crate) fn yaml(&self, source: &Source) -> String {
         let Self {
             name,
             expire_after,
             disruption,
             ..
         } = self;
+        let Source {
+            class,
+            class_ref,
+            requirements,
+            ..
+        } = source;
         let limits = self
             .limits
             .map(|limits| format!("  limits: {{{limits}}}\n"))
@@ -95,11 +168,7 @@ impl Pool {
             .map(|count| format!("  replicas: {count}\n"))
             .unwrap_or_default();
         format!(
-            "
-apiVersion: karpenter.kwok.sh/v1alpha1
-kind: KWOKNodeClass
-metadata: {{name: default}}
-spec: {{}}
+            "{class}
 ---
 apiVersion: karpenter.sh/v1
 kind: NodePool
@@ -108,13 +177,9 @@ spec:
 {limits}{weight}{replicas}  disruption: {disruption}
   template:
 {label}    spec:
-      nodeClassRef: {{group: karpenter.kwok.sh, kind: KWOKNodeClass, name: default}}
+      nodeClassRef: {class_ref}
       expireAfter: {expire_after}
-{period}      requirements:
-      - {{key: kubernetes.io/arch, operator: In, values: [amd64]}}
-      - {{key: kubernetes.io/os, operator: In, values: [linux]}}
-      - {{key: karpenter.sh/capacity-type, operator: In, values: [spot, on-demand]}}
-      - {{key: karpenter.kwok.sh/instance-cpu, operator: Lt, values: [\"17\"]}}
+{period}      requirements: {requirements}
 "
         )
     }

@@ -195,7 +195,7 @@ async fn measure(world: &World, mut controller: Process, load: &Load) -> Result<
 async fn up_and_down(world: &World, controller: &Process, load: &Load) -> Result<Measured> {
     // The pool that upstream was measured with.
     let disruption = "{consolidationPolicy: WhenEmpty, consolidateAfter: 10s, budgets: [{nodes: \"100%\"}]}";
-    world.apply(&Pool::new("default").disruption(disruption).yaml()).await?;
+    world.apply_pool(&Pool::new("default").disruption(disruption)).await?;
 
     let started = Instant::now();
     for shape in load.shapes {

@@ -49,7 +49,7 @@ async fn run(environment: &mut Environment) -> Result<()> {
         installation.start(environment, &[]).await?,
     ];
     let mut credentials: Vec<String> = replicas.iter().map(|replica| replica.credential.clone()).collect();
-    world.apply(&Pool::new("default").disruption(POLICY).yaml()).await?;
+    world.apply_pool(&Pool::new("default").disruption(POLICY)).await?;
     world.apply(&deployment("web", 0, "500m", "512Mi", "")).await?;
 
     for round in 1..=ROUNDS {

@@ -15,13 +15,12 @@ use crate::world::World;
 
 /// Pods that ask for zones, architectures, company, distance and host ports, beside a Job that ends.
 pub(super) async fn mixes(world: &World) -> Result<()> {
-    world.apply(&Pool::new("default").yaml()).await?;
+    world.apply_pool(&Pool::new("default")).await?;
+    let zone = world.source.zones.get(1).context("the provider has one zone only")?;
+    let zonal = format!("\n      nodeSelector: {{topology.kubernetes.io/zone: {zone}}}");
     for (name, more) in [
         ("plain", ""),
-        (
-            "zonal",
-            "\n      nodeSelector: {topology.kubernetes.io/zone: test-zone-b}",
-        ),
+        ("zonal", zonal.as_str()),
         (
             "costly",
             "\n      nodeSelector: {karpenter.sh/capacity-type: on-demand}",
@@ -65,7 +64,7 @@ pub(super) async fn mixes(world: &World) -> Result<()> {
         let node = node_of(pod).context("a running pod has a node")?;
         let label = |key: &str| node.labels().get(key).cloned().unwrap_or_default();
         match pod.labels().get("app").map(String::as_str) {
-            Some("zonal") => ensure!(label("topology.kubernetes.io/zone") == "test-zone-b", "wrong zone"),
+            Some("zonal") => ensure!(label("topology.kubernetes.io/zone") == *zone, "wrong zone"),
             Some("costly") => ensure!(
                 label("karpenter.sh/capacity-type") == "on-demand",
                 "wrong capacity type"
@@ -80,7 +79,7 @@ pub(super) async fn mixes(world: &World) -> Result<()> {
 }
 
 pub(super) async fn static_pool(world: &World) -> Result<()> {
-    world.apply(&Pool::new("fixed").replicas(3).yaml()).await?;
+    world.apply_pool(&Pool::new("fixed").replicas(3)).await?;
     let of = |count: usize| {
         move |view: &crate::world::View| {
             view.claims.len() == count && view.nodes_of("fixed").len() == count && view.nodes.len() == count
