@@ -34,6 +34,13 @@ rules:
 - {level: None}
 ";
 
+/// A cluster has a kubelet on every node; kwok by itself starts and deletes four pods at a time, and everything else waits for it.
+const KWOK_OPTIONS: &str = "
+apiVersion: config.kwok.x-k8s.io/v1alpha1
+kind: KwokConfiguration
+options: {podPlayStageParallelism: 32, nodePlayStageParallelism: 8, nodeLeaseParallelism: 4, podsOnNodeSyncParallelism: 4}
+";
+
 /// How long a part may take to come up: seconds on an idle machine, minutes on one that compiles beside us.
 const PATIENCE: Duration = Duration::from_secs(240);
 
@@ -74,6 +81,7 @@ impl ControlPlane {
             std::fs::write(&file, certificates.kubeconfig(user.name, &ports.url())?)?;
         }
         std::fs::write(dir.join("audit-policy.yaml"), AUDIT_POLICY)?;
+        std::fs::write(dir.join("kwok.yaml"), KWOK_OPTIONS)?;
         let etcd = start_etcd(binary, dir, ports)?;
         wait_http(&etcd, &format!("127.0.0.1:{}", ports.etcd), "/health").await?;
         let apiserver = start_apiserver(binary, dir, ports)?;
@@ -130,6 +138,11 @@ impl ControlPlane {
     pub(crate) fn token_kubeconfig(&self, file: &Path, token: &str, url: &str) -> Result<()> {
         std::fs::write(file, self.certificates.token_kubeconfig(token, url))
             .with_context(|| format!("cannot write {}", file.display()))
+    }
+
+    /// Where the API server listens.
+    pub(crate) fn url(&self) -> String {
+        self.ports.url()
     }
 
     /// A way to the API server that can be cut.
@@ -294,6 +307,7 @@ fn start_kwok(binary: &Binary, dir: &Path, ports: Ports) -> Result<Process> {
         &[
             "kwok",
             &format!("--config={}", binary.stages.display()),
+            "--config=kwok.yaml",
             "--kubeconfig=kwok.kubeconfig",
             "--manage-nodes-with-annotation-selector=kwok.x-k8s.io/node=fake",
             "--node-lease-duration-seconds=40",

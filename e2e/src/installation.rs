@@ -81,14 +81,29 @@ impl Installation {
     ///
     /// It has a token and a way to the API server of its own, so that it can be told apart and cut off.
     pub(crate) async fn start(&self, environment: &Environment, settings: &[(&str, &str)]) -> Result<Replica> {
+        let proxy = environment.control_plane.proxy().await?;
+        let started = self.start_at(environment, &proxy.url(), settings).await?;
+        Ok(Replica {
+            name: started.name,
+            process: started.process,
+            proxy,
+            credential: credential(&started.token)?,
+            metrics: started.metrics,
+        })
+    }
+
+    /// Starts one replica that is to be measured: nothing is between it and the API server.
+    pub(crate) async fn start_direct(&self, environment: &Environment) -> Result<Process> {
+        let url = environment.control_plane.url();
+        Ok(self.start_at(environment, &url, &[]).await?.process)
+    }
+
+    async fn start_at(&self, environment: &Environment, url: &str, settings: &[(&str, &str)]) -> Result<Started> {
         static STARTED: AtomicUsize = AtomicUsize::new(0);
         let name = format!("karpenter-{}", STARTED.fetch_add(1, Ordering::Relaxed) + 1);
         let token = token(&environment.control_plane.admin().await?, &self.account).await?;
-        let proxy = environment.control_plane.proxy().await?;
         let kubeconfig = self.logs.join(format!("{name}.kubeconfig"));
-        environment
-            .control_plane
-            .token_kubeconfig(&kubeconfig, &token, &proxy.url())?;
+        environment.control_plane.token_kubeconfig(&kubeconfig, &token, url)?;
         let (metrics, probes) = (free_port()?, free_port()?);
         let (metrics_text, probes_text) = (metrics.to_string(), probes.to_string());
         let kubeconfig = kubeconfig.to_string_lossy().into_owned();
@@ -109,14 +124,21 @@ impl Installation {
             &variables,
         )?;
         crate::controlplane::wait_http(&process, &format!("127.0.0.1:{probes}"), "/readyz").await?;
-        Ok(Replica {
+        Ok(Started {
             name,
             process,
-            proxy,
-            credential: credential(&token)?,
+            token,
             metrics,
         })
     }
+}
+
+/// A process that answers.
+struct Started {
+    name: String,
+    process: Process,
+    token: String,
+    metrics: u16,
 }
 
 /// Starts upstream's KWOK controller on what is installed, and waits until it is ready. It has all rights: it is here to be

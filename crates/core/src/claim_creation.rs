@@ -136,6 +136,8 @@ fn from_template(
             labels: Some(labels),
             annotations: Some(all_annotations),
             owner_references: Some(vec![owner]),
+            // Lifecycle would add it before the launch, with a write of its own.
+            finalizers: Some(vec![labels::TERMINATION_FINALIZER.to_owned()]),
             ..ObjectMeta::default()
         },
         spec: NodeClaimSpec {

@@ -7,6 +7,7 @@ use k8s_openapi::api::core::v1::Node;
 use karpenter_api::conditions::StatusConditions;
 use karpenter_api::node_claim::condition::{CONSISTENT_STATE_FOUND, INITIALIZED};
 use karpenter_api::{NodeClaim, Quantity};
+use kube::ResourceExt;
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 
@@ -17,6 +18,8 @@ use crate::runner::{Controller, Next, Reconcile, Runnable, linear};
 
 /// How often a claim is looked at.
 const PERIOD: SignedDuration = SignedDuration::from_mins(10);
+/// A claim that comes up is written to often enough: what this controller has to say waits so long, or until it is initialized.
+const PATIENCE: SignedDuration = SignedDuration::from_mins(1);
 /// A node may be this much smaller than expected: hypervisors and kernels take their share.
 const LEAST_SHARE: f64 = 0.9;
 
@@ -54,6 +57,14 @@ pub fn shortfalls(claim: &NodeClaim, node: &Node) -> Vec<String> {
     shortfalls
 }
 
+/// Says on a claim that was just initialized that its node is as large as promised, if it is: with the write of that news, which
+/// happens anyway. What is wrong is for the controller to find and to report.
+pub fn note_consistent(claim: &mut NodeClaim, node: &Node, now: Timestamp) {
+    if claim.condition(CONSISTENT_STATE_FOUND).is_none() && shortfalls(claim, node).is_empty() {
+        let _ = claim.set_true(CONSISTENT_STATE_FOUND, now);
+    }
+}
+
 /// The `nodeclaim.consistency` controller.
 pub fn controller(ctx: &Context) -> Runnable {
     let relations = ctx.relations.clone();
@@ -82,6 +93,9 @@ impl Reconcile<NodeClaim> for Consistency {
             return Ok(Next::Wait);
         };
         let now = self.ctx.clock.now();
+        if let Some(wait) = comes_up(&claim, now) {
+            return Ok(Next::After(wait));
+        }
         if let Some(wait) = self.wait(&claim, now) {
             return Ok(Next::After(wait));
         }
@@ -105,6 +119,15 @@ impl Reconcile<NodeClaim> for Consistency {
         self.ctx.claim_writer.write(&claim, &changed).await?;
         Ok(Next::After(PERIOD))
     }
+}
+
+/// How long a claim that is not initialized yet may take for it, before it is looked at all the same.
+fn comes_up(claim: &NodeClaim, now: Timestamp) -> Option<SignedDuration> {
+    if claim.is_true(INITIALIZED) {
+        return None;
+    }
+    let left = PATIENCE - now.duration_since(claim.creation_timestamp()?.0);
+    left.is_positive().then_some(left)
 }
 
 impl Consistency {

@@ -23,6 +23,7 @@ use karpenter_cloud::registration::{HookOutcome, HookVerdict};
 use kube::ResourceExt;
 
 use crate::claims::{self, Reason};
+use crate::consistency;
 use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::events::{self, Regarding};
@@ -341,14 +342,14 @@ impl Lifecycle {
             let _ = claim.set_unknown(INITIALIZED, unmet.reason(), &unmet.message(), now);
             return Ok(Progress::Go);
         }
-        if let Some(node) = node {
-            let mut changed = (*node).clone();
+        if let Some(node) = &node {
+            let mut changed = (**node).clone();
             changed
                 .metadata
                 .labels
                 .get_or_insert_default()
                 .insert(labels::INITIALIZED.to_owned(), "true".to_owned());
-            self.ctx.node_writer.write(&node, &changed).await?;
+            self.ctx.node_writer.write(node, &changed).await?;
             tracing::info!(
                 NodeClaim = claim.name_any(),
                 Node = node.name_any(),
@@ -356,6 +357,9 @@ impl Lifecycle {
             );
         }
         let _ = claim.set_true(INITIALIZED, now);
+        if let Some(node) = &node {
+            consistency::note_consistent(claim, node, now);
+        }
         Ok(Progress::Go)
     }
 

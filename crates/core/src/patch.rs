@@ -150,7 +150,8 @@ fn guarded(patch: &Option<Value>, version: Option<String>) -> Option<Value> {
     Some(patch)
 }
 
-/// The JSON merge patch (RFC 7386) that turns `old` into `new`; `None` when they are equal.
+/// The JSON merge patch (RFC 7386) that turns `old` into `new`; `None` when they are equal. An empty list or map where there was
+/// none says nothing new: the API server would answer with the object as it was.
 pub fn merge_patch(old: &Value, new: &Value) -> Option<Value> {
     if old == new {
         return None;
@@ -165,13 +166,21 @@ pub fn merge_patch(old: &Value, new: &Value) -> Option<Value> {
     for (key, value) in new {
         let change = match old.get(key) {
             Some(known) => merge_patch(known, value),
-            None => Some(value.clone()),
+            None => Some(value.clone()).filter(|value| !is_empty(value)),
         };
         if let Some(change) = change {
             patch.insert(key.clone(), change);
         }
     }
-    Some(Value::Object(patch))
+    Some(Value::Object(patch)).filter(|patch| !is_empty(patch))
+}
+
+fn is_empty(value: &Value) -> bool {
+    match value {
+        Value::Array(values) => values.is_empty(),
+        Value::Object(fields) => fields.is_empty(),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => false,
+    }
 }
 
 #[cfg(test)]
@@ -207,6 +216,17 @@ mod tests {
             json!({"a": [1, 2]}),
             json!({"a": [1, 2, 3]}),
             Some(json!({"a": [1, 2, 3]})),
+        );
+    }
+
+    #[test]
+    fn an_empty_list_where_there_was_none_is_no_news() {
+        check(json!({"spec": {}}), json!({"spec": {"taints": []}, "status": {}}), None);
+        check(json!({"a": 1}), json!({"a": 2, "taints": []}), Some(json!({"a": 2})));
+        check(
+            json!({"taints": [1]}),
+            json!({"taints": []}),
+            Some(json!({"taints": []})),
         );
     }
 

@@ -3,9 +3,12 @@
 use jiff::SignedDuration;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use karpenter_api::conditions::StatusConditions;
+use karpenter_api::node_claim::condition::CONSOLIDATABLE;
 use karpenter_api::pods;
 
 use crate::context::Context;
+use crate::disruption::conditions::{Consolidatable, consolidatable};
 use crate::error::Result;
 use crate::runner::{Controller, Next, ReconcileKey, Runnable};
 use crate::watch::{Change, Key, Origin};
@@ -67,6 +70,11 @@ impl ReconcileKey<Key> for PodEvents {
         }
         let mut changed = (*claim).clone();
         changed.status.get_or_insert_default().last_pod_event_time = Some(Time(now));
+        // What follows from it for `consolidateAfter` goes with the same write.
+        let pool = claim.node_pool().and_then(|pool| self.ctx.pools.named(pool));
+        if pool.is_some_and(|pool| consolidatable(&changed, &pool, now) != Consolidatable::Yes) {
+            let _ = changed.clear_condition(CONSOLIDATABLE);
+        }
         self.ctx.claim_writer.write(&claim, &changed).await?;
         Ok(Next::Wait)
     }

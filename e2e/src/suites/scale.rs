@@ -152,8 +152,8 @@ pub(crate) fn suite() -> Suite {
 async fn run(environment: &mut Environment, load: &Load) -> Result<()> {
     let installation = Installation::install(environment).await?;
     let world = World::watch(environment.control_plane.admin().await?).await?;
-    let replica = installation.start(environment, &[]).await?;
-    let ours = measure(&world, replica.process, load).await?;
+    let controller = installation.start_direct(environment).await?;
+    let ours = measure(&world, controller, load).await?;
     let upstream = match &environment.upstream {
         Some(program) => {
             let process = start_upstream(environment, program).await?;

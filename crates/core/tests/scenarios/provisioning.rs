@@ -6,12 +6,11 @@ use std::time::Duration;
 use karpenter_api::{NodeClaim, NodePool, Requirement};
 use karpenter_cloud::fake::Method;
 use karpenter_core::provisioning;
-use karpenter_sandbox::DeleteOptions;
 use karpenter_sandbox::faults::Fault;
 use kube::ResourceExt;
 use serde_json::{Value, json};
 
-use crate::world::World;
+use crate::world::{World, vanish};
 
 async fn provisioner() -> World {
     World::start(|ctx| provisioning::controllers(ctx).0).await
@@ -44,6 +43,7 @@ async fn a_pending_pod_gets_a_nodeclaim_after_the_batching_window() {
     assert_eq!(claim.labels()["karpenter.sh/nodepool"], "default");
     assert_eq!(claim.labels()["karpenter.test.sh/testnodeclass"], "default");
     assert_eq!(claim.annotations()["karpenter.sh/nodepool-hash-version"], "v3");
+    assert_eq!(claim.finalizers(), ["karpenter.sh/termination"]);
     assert_eq!(
         values(&claim, "node.kubernetes.io/instance-type"),
         ["fake-16x", "fake-2x", "fake-32x", "fake-4x", "fake-8x"]
@@ -86,11 +86,7 @@ async fn a_claim_that_dies_is_replaced() {
     world.pending_pod("web", "1", none());
     world.pass(1).await;
     let name = world.claims()[0].name_any();
-    world
-        .sandbox
-        .objects()
-        .delete::<NodeClaim>("", &name, &DeleteOptions::default())
-        .unwrap();
+    vanish(&world.sandbox.objects(), &name);
     world.pass(2).await;
     let [claim] = world.claims().try_into().unwrap();
     assert_ne!(claim.name_any(), name);
@@ -346,11 +342,7 @@ async fn a_claim_that_is_gone_before_the_watch_showed_it_is_bought_again() {
     world.pending_pod("web", "1", none());
     world.pass(2).await;
     let [lost] = world.claims().try_into().unwrap();
-    world
-        .sandbox
-        .objects()
-        .delete::<NodeClaim>("", &lost.name_any(), &DeleteOptions::default())
-        .unwrap();
+    vanish(&world.sandbox.objects(), &lost.name_any());
     world.pass(10).await;
     assert!(world.claims().is_empty(), "it may still show up");
     world.pass(20).await;

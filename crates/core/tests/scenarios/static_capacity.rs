@@ -1,11 +1,11 @@
 //! NodePools with `replicas`.
 
 use karpenter_api::{NodeClaim, NodePool};
-use karpenter_sandbox::DeleteOptions;
 use karpenter_sandbox::faults::Fault;
 use serde_json::json;
 
 use crate::cluster::Cluster;
+use crate::world::vanish;
 
 async fn with_pool(replicas: u32, extra: &str) -> Cluster {
     let cluster = Cluster::start().await;
@@ -82,10 +82,7 @@ async fn a_claim_of_a_static_pool_that_is_gone_before_the_watch_showed_it_is_mad
     scale(&cluster, 1).await;
     let [lost] = claims(&cluster).try_into().unwrap();
     let lost = lost.metadata.name.unwrap();
-    cluster
-        .objects()
-        .delete::<NodeClaim>("", &lost, &DeleteOptions::default())
-        .unwrap();
+    vanish(&cluster.objects(), &lost);
     cluster.seconds(10).await;
     assert!(claims(&cluster).is_empty(), "it may still show up");
     cluster.sandbox.faults().clear();

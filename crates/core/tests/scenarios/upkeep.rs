@@ -243,6 +243,39 @@ async fn pods_that_come_and_go_are_noted_on_the_claim() {
     assert_eq!(last_pod_event(&cluster).as_deref(), Some("2026-01-01T00:01:00Z"));
 }
 
+/// How often the controllers have changed the status of NodeClaims since the log was cleared.
+fn status_writes(cluster: &Cluster) -> usize {
+    let ours = cluster.sandbox.requests().matching(|request| {
+        let of = &request.attributes;
+        of.agent == cluster.agent() && of.resource == "nodeclaims" && of.subresource == "status" && request.code == 200
+    });
+    ours.len()
+}
+
+#[tokio::test]
+async fn a_pod_that_comes_is_noted_with_one_write() {
+    let cluster = Cluster::start().await;
+    let kept = json!({"consolidateAfter": "30s", "budgets": [{"nodes": "0"}]});
+    cluster.open_pool(kept).await;
+    cluster.claim("a", "").await;
+    cluster.minutes(1).await;
+    assert_eq!(cluster.condition("a", "Consolidatable"), "True/Consolidatable");
+    cluster.sandbox.requests().clear();
+    cluster.pod("web", "", "").await;
+    assert!(last_pod_event(&cluster).is_some());
+    assert!(cluster.get_claim("a").unwrap().condition("Consolidatable").is_none());
+    assert_eq!(status_writes(&cluster), 1);
+}
+
+#[tokio::test]
+async fn a_claim_that_comes_up_has_its_status_written_twice() {
+    let cluster = Cluster::start().await;
+    let claim = cluster.claim("a", "").await;
+    assert!(claim.is_true("Initialized") && claim.is_true("ConsistentStateFound"));
+    // That it is launched; that it is registered, initialized and consistent.
+    assert_eq!(status_writes(&cluster), 2);
+}
+
 #[tokio::test]
 async fn a_pool_is_ready_counted_and_hashed() {
     let cluster = Cluster::start().await;

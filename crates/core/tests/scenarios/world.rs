@@ -14,7 +14,7 @@ use karpenter_core::context::Context;
 use karpenter_core::metrics::Metrics;
 use karpenter_core::options::Options;
 use karpenter_core::runner::Runnable;
-use karpenter_sandbox::Sandbox;
+use karpenter_sandbox::{DeleteOptions, Objects, Sandbox};
 use kube::Api;
 use kube::api::PostParams;
 use serde_json::{Value, json};
@@ -33,6 +33,15 @@ impl TimeSource for SandboxTime {
     fn sleep_until(&self, deadline: Timestamp) -> BoxFuture<'static, ()> {
         self.0.sleep_until(deadline).boxed()
     }
+}
+
+/// Takes a claim away as somebody does who removes its finalizer by hand.
+pub(crate) fn vanish(objects: &Objects, claim: &str) {
+    let released = json!({"metadata": {"finalizers": null}});
+    objects.patch::<NodeClaim>("", claim, &released).unwrap();
+    objects
+        .delete::<NodeClaim>("", claim, &DeleteOptions::default())
+        .unwrap();
 }
 
 /// The clock to give to core, moved together with the sandbox.
