@@ -143,12 +143,7 @@ impl World {
     }
 
     pub(crate) async fn scale(&self, deployment: &str, replicas: i32) -> Result<()> {
-        let deployments: Api<k8s_openapi::api::apps::v1::Deployment> = Api::default_namespaced(self.client.clone());
-        let patch = serde_json::json!({ "spec": { "replicas": replicas } });
-        deployments
-            .patch_scale(deployment, &PatchParams::default(), &Patch::Merge(&patch))
-            .await?;
-        Ok(())
+        scale(&self.client, deployment, replicas).await
     }
 
     /// Deletes workloads and pools and waits until no claim and no node of ours is left.
@@ -222,6 +217,15 @@ pub(crate) async fn apply(client: &Client, yaml: &str) -> Result<()> {
     send(client, yaml, &PatchParams::apply("karpenter-e2e").force()).await
 }
 
+pub(crate) async fn scale(client: &Client, deployment: &str, replicas: i32) -> Result<()> {
+    let deployments: Api<k8s_openapi::api::apps::v1::Deployment> = Api::default_namespaced(client.clone());
+    let patch = serde_json::json!({ "spec": { "replicas": replicas } });
+    deployments
+        .patch_scale(deployment, &PatchParams::default(), &Patch::Merge(&patch))
+        .await?;
+    Ok(())
+}
+
 /// Has the API server go through everything but the storing.
 pub(crate) async fn dry_run(client: &Client, yaml: &str) -> Result<()> {
     send(client, yaml, &PatchParams::apply("karpenter-e2e").force().dry_run()).await
@@ -278,7 +282,8 @@ where
     Ok(list.items.into_iter().map(Arc::new).collect())
 }
 
-fn follow<K>(client: &Client, changed: &Arc<Notify>, watches: &mut JoinSet<()>) -> reflector::Store<K>
+/// Keeps the objects of a kind current, and tells `changed` of every change.
+pub(crate) fn follow<K>(client: &Client, changed: &Arc<Notify>, watches: &mut JoinSet<()>) -> reflector::Store<K>
 where
     K: kube::Resource<DynamicType = ()> + Clone + std::fmt::Debug + serde::de::DeserializeOwned + Send + Sync + 'static,
 {

@@ -6,6 +6,7 @@
 
 mod finalization;
 pub mod initialization;
+mod last_written;
 mod launch;
 pub mod liveness;
 pub mod registration;
@@ -28,6 +29,7 @@ use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::events::{self, Regarding};
 use crate::index::Found;
+use crate::lifecycle::last_written::LastWritten;
 use crate::lifecycle::launch::{GivenUp, InFlight, Launched};
 use crate::lifecycle::liveness::Verdict;
 use crate::metrics::{Counter, Histogram, exponential_buckets};
@@ -42,12 +44,15 @@ pub fn controller(ctx: &Context) -> Runnable {
     let concurrency = linear(ctx.options.cores(), 1000, 5000);
     let in_flight = Arc::new(InFlight::default());
     let given_up = Arc::new(GivenUp::default());
-    let (launches, deleted) = (in_flight.clone(), given_up.clone());
+    let last_written = Arc::new(LastWritten::default());
+    let (launches, deleted, written) = (in_flight.clone(), given_up.clone(), last_written.clone());
     ctx.claims.observe(move |change| {
         if change.new.as_deref().is_none_or(NodeClaim::is_terminating) {
             launches.cancel(&change.key);
-            let known = change.new.iter().chain(&change.old);
-            known.for_each(|claim| deleted.forget(claim));
+            for claim in change.new.iter().chain(&change.old) {
+                deleted.forget(claim);
+                written.forget(claim);
+            }
         }
     });
     let relations = ctx.relations.clone();
@@ -59,7 +64,7 @@ pub fn controller(ctx: &Context) -> Runnable {
         .runs(
             &ctx.claims,
             ctx.manages_claim(),
-            Lifecycle::new(ctx, in_flight, given_up),
+            Lifecycle::new(ctx, in_flight, given_up, last_written),
         )
 }
 
@@ -68,6 +73,7 @@ struct Lifecycle {
     launched: Launched,
     in_flight: Arc<InFlight>,
     given_up: Arc<GivenUp>,
+    last_written: Arc<LastWritten>,
     metrics: LifecycleMetrics,
 }
 
@@ -87,7 +93,7 @@ enum Progress {
 }
 
 impl Lifecycle {
-    fn new(ctx: &Context, in_flight: Arc<InFlight>, given_up: Arc<GivenUp>) -> Self {
+    fn new(ctx: &Context, in_flight: Arc<InFlight>, given_up: Arc<GivenUp>, last_written: Arc<LastWritten>) -> Self {
         let registry = &ctx.metrics.registry;
         let metrics = LifecycleMetrics {
             nodes_created: registry.counter(
@@ -113,6 +119,7 @@ impl Lifecycle {
             launched: Launched::default(),
             in_flight,
             given_up,
+            last_written,
             metrics,
         }
     }
@@ -122,6 +129,10 @@ impl Reconcile<NodeClaim> for Lifecycle {
     async fn reconcile(&self, claim: Arc<NodeClaim>) -> Result<Next> {
         if claim.is_terminating() {
             return self.finalize(&claim).await;
+        }
+        // The watch brings what was written, and wakes us with it.
+        if self.last_written.is_newer_than(&claim) {
+            return Ok(Next::Wait);
         }
         let Some(claim) = self.hold(&claim).await? else {
             return Ok(Next::Wait);
@@ -198,7 +209,10 @@ impl Lifecycle {
         }
         finalizers.push(labels::TERMINATION_FINALIZER.to_owned());
         match self.ctx.claim_writer.write(claim, &held).await? {
-            Written::Changed(held) => Ok(Some(held)),
+            Written::Changed(held) => {
+                self.last_written.remember(&held);
+                Ok(Some(held))
+            }
             Written::Unchanged => Ok(Some(held)),
             Written::Gone => Ok(None),
         }
@@ -213,9 +227,10 @@ impl Lifecycle {
             }
             written => written?,
         };
-        let Written::Changed(_) = written else {
+        let Written::Changed(written) = written else {
             return Ok(());
         };
+        self.last_written.remember(&written);
         if after.is_true(REGISTERED) && !before.is_true(REGISTERED) {
             let (pool, zone) = (
                 claims::label(after, labels::NODEPOOL),

@@ -1,15 +1,23 @@
 //! How it holds up: thousands of pods to running and back to nothing, with time, CPU and memory of the controller.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use k8s_openapi::api::apps::v1::{Deployment, DeploymentStatus};
+use k8s_openapi::api::core::v1::{Node, Pod};
+use karpenter_api::NodeClaim;
+use kube::api::{Api, ListParams};
+use kube::{Client, runtime::reflector};
 use serde_json::json;
+use tokio::sync::Notify;
+use tokio::task::JoinSet;
 
-use super::manifests::{Pool, deployment};
+use super::manifests::{Pool, Source, deployment};
 use crate::controlplane::{Process, Usage};
 use crate::installation::{Installation, start_upstream};
 use crate::runner::{Case, Environment, Runs, Suite};
-use crate::world::{View, World};
+use crate::world::{self, World};
 
 /// What upstream's Go controller needs on such a machine and control plane: the better end of what was recorded, unless the run
 /// is given upstream's controller and measures it itself.
@@ -151,13 +159,12 @@ pub(crate) fn suite() -> Suite {
 
 async fn run(environment: &mut Environment, load: &Load) -> Result<()> {
     let installation = Installation::install(environment).await?;
-    let world = World::watch(environment.control_plane.admin().await?).await?;
     let controller = installation.start_direct(environment).await?;
-    let ours = measure(&world, controller, load).await?;
+    let ours = measure(environment, controller, load).await?;
     let upstream = match &environment.upstream {
         Some(program) => {
             let process = start_upstream(environment, program).await?;
-            let theirs = measure(&world, process, load).await?;
+            let theirs = measure(environment, process, load).await?;
             theirs.save(environment, load, "upstream.json")?;
             Some(Upstream::from(&theirs))
         }
@@ -178,9 +185,11 @@ async fn run(environment: &mut Environment, load: &Load) -> Result<()> {
 }
 
 /// Puts the load on `controller`, which is stopped afterwards, and leaves nothing behind.
-async fn measure(world: &World, mut controller: Process, load: &Load) -> Result<Measured> {
-    let measured = up_and_down(world, &controller, load).await?;
+async fn measure(environment: &Environment, mut controller: Process, load: &Load) -> Result<Measured> {
+    let client = environment.control_plane.admin().await?;
+    let measured = up_and_down(&Sight::open(client.clone()).await?, &controller, load).await?;
     controller.stop().await;
+    let world = World::watch(client).await?;
     world.clear().await.or_else(|error| {
         // The controller is stopped already; pools without nodes need nobody to go away.
         if world.view().claims.is_empty() {
@@ -192,46 +201,51 @@ async fn measure(world: &World, mut controller: Process, load: &Load) -> Result<
     Ok(measured)
 }
 
-async fn up_and_down(world: &World, controller: &Process, load: &Load) -> Result<Measured> {
+async fn up_and_down(sight: &Sight, controller: &Process, load: &Load) -> Result<Measured> {
     // The pool that upstream was measured with.
     let disruption = "{consolidationPolicy: WhenEmpty, consolidateAfter: 10s, budgets: [{nodes: \"100%\"}]}";
-    world.apply_pool(&Pool::new("default").disruption(disruption)).await?;
+    let pool = Pool::new("default").disruption(disruption);
+    world::apply(&sight.client, &pool.yaml(&Source::kwok())).await?;
 
     let started = Instant::now();
     for shape in load.shapes {
         let pods = load.pods * shape.percent / 100;
-        world
-            .apply(&deployment(shape.name, pods, shape.cpu, shape.memory, shape.more))
-            .await?;
+        let yaml = deployment(shape.name, pods, shape.cpu, shape.memory, shape.more);
+        world::apply(&sight.client, &yaml).await?;
     }
     let mut last_claim = Duration::ZERO;
     let mut seen = 0;
-    poll(world, "pods do not run", |view| {
-        if view.claims.len() != seen {
-            seen = view.claims.len();
-            last_claim = started.elapsed();
+    let growing = async {
+        while !sight.all_run(load.pods) {
+            let claims = sight.claims.len();
+            if claims != seen {
+                seen = claims;
+                last_claim = started.elapsed();
+            }
+            tokio::time::sleep(LOOK).await;
         }
-        view.all_run(load.pods)
-    })
-    .await?;
+    };
+    within_limit(growing, "pods do not run", sight).await?;
     let running = started.elapsed();
-    let nodes = world.view().nodes.len();
+    let nodes = sight.nodes.len();
 
     let shrinking = Instant::now();
     for shape in load.shapes {
-        world.scale(shape.name, 0).await?;
+        world::scale(&sight.client, shape.name, 0).await?;
     }
     let (mut last_pod_deleted, mut last_pod_gone) = (None, None);
-    poll(world, "nodes stay", |view| {
-        if view.alive() == 0 {
-            last_pod_deleted.get_or_insert_with(|| shrinking.elapsed());
+    let emptying = async {
+        while !sight.nodes.is_empty() || !sight.claims.is_empty() {
+            if last_pod_deleted.is_none() && sight.pods_wanted() == 0 {
+                last_pod_deleted = Some(shrinking.elapsed());
+            }
+            if last_pod_deleted.is_some() && last_pod_gone.is_none() && !sight.has_pods().await {
+                last_pod_gone = Some(shrinking.elapsed());
+            }
+            tokio::time::sleep(LOOK).await;
         }
-        if view.pods.is_empty() {
-            last_pod_gone.get_or_insert_with(|| shrinking.elapsed());
-        }
-        view.nodes.is_empty() && view.claims.is_empty()
-    })
-    .await?;
+    };
+    within_limit(emptying, "nodes stay", sight).await?;
     let empty = shrinking.elapsed();
     Ok(Measured {
         nodes,
@@ -242,6 +256,80 @@ async fn up_and_down(world: &World, controller: &Process, load: &Load) -> Result
         last_pod_gone: last_pod_gone.unwrap_or(empty),
         empty,
     })
+}
+
+/// How often the measured is looked at.
+const LOOK: Duration = Duration::from_millis(100);
+
+async fn within_limit(work: impl Future<Output = ()>, complaint: &str, sight: &Sight) -> Result<()> {
+    let done = tokio::time::timeout(Duration::from_secs(600), work).await;
+    done.with_context(|| {
+        format!(
+            "{complaint}: {} nodes, {} claims, {} pods ready of {}",
+            sight.nodes.len(),
+            sight.claims.len(),
+            sight.pods_ready(),
+            sight.pods_wanted()
+        )
+    })
+}
+
+/// What is watched while a load is measured: few objects. To read every change of thousands of pods would take a tenth of the two cores
+/// that everybody shares here.
+struct Sight {
+    client: Client,
+    nodes: reflector::Store<Node>,
+    claims: reflector::Store<NodeClaim>,
+    deployments: reflector::Store<Deployment>,
+    _watches: JoinSet<()>,
+}
+
+// === impl Sight ===
+
+impl Sight {
+    async fn open(client: Client) -> Result<Self> {
+        let mut watches = JoinSet::new();
+        let nobody = Arc::new(Notify::new());
+        let sight = Self {
+            nodes: world::follow(&client, &nobody, &mut watches),
+            claims: world::follow(&client, &nobody, &mut watches),
+            deployments: world::follow(&client, &nobody, &mut watches),
+            client,
+            _watches: watches,
+        };
+        sight.nodes.wait_until_ready().await?;
+        sight.claims.wait_until_ready().await?;
+        sight.deployments.wait_until_ready().await?;
+        Ok(sight)
+    }
+
+    fn all_run(&self, pods: usize) -> bool {
+        self.pods_ready() == pods && self.pods_wanted() == pods
+    }
+
+    fn pods_ready(&self) -> usize {
+        self.sum(|status| status.ready_replicas)
+    }
+
+    /// Pods that nobody has asked to go.
+    fn pods_wanted(&self) -> usize {
+        self.sum(|status| status.replicas)
+    }
+
+    fn sum(&self, of: impl Fn(&DeploymentStatus) -> Option<i32>) -> usize {
+        let deployments = self.deployments.state();
+        let counts = deployments
+            .iter()
+            .filter_map(|deployment| of(deployment.status.as_ref()?));
+        counts.map(|count| usize::try_from(count).unwrap_or_default()).sum()
+    }
+
+    /// Whether there is a pod, be it on its way out. If the API server does not say, there may be.
+    async fn has_pods(&self) -> bool {
+        let one = ListParams::default().limit(1);
+        let pods = Api::<Pod>::all(self.client.clone()).list_metadata(&one).await;
+        pods.map_or(true, |pods| !pods.items.is_empty())
+    }
 }
 
 // === impl Upstream ===
@@ -318,16 +406,4 @@ impl Measured {
         });
         std::fs::write(&file, format!("{record:#}\n")).with_context(|| format!("cannot write {}", file.display()))
     }
-}
-
-/// Looks ten times a second: at every change would be thousands of times, on the two cores that everybody shares here.
-async fn poll(world: &World, complaint: &str, mut holds: impl FnMut(&View) -> bool) -> Result<()> {
-    let looks = async {
-        while !holds(&world.view()) {
-            tokio::time::sleep(Duration::from_millis(100)).await;
-        }
-    };
-    tokio::time::timeout(Duration::from_secs(600), looks)
-        .await
-        .with_context(|| format!("{complaint}: {}", world.view().summary()))
 }
