@@ -131,8 +131,8 @@ impl Reconcile<NodeClaim> for Lifecycle {
             return self.finalize(&claim).await;
         }
         // The watch brings what was written, and wakes us with it.
-        if self.last_written.is_newer_than(&claim) {
-            return Ok(Next::Wait);
+        if let Some(wait) = self.last_written.wait(&claim, self.ctx.clock.now()) {
+            return Ok(Next::After(wait));
         }
         let Some(claim) = self.hold(&claim).await? else {
             return Ok(Next::Wait);
@@ -210,7 +210,7 @@ impl Lifecycle {
         finalizers.push(labels::TERMINATION_FINALIZER.to_owned());
         match self.ctx.claim_writer.write(claim, &held).await? {
             Written::Changed(held) => {
-                self.last_written.remember(&held);
+                self.last_written.remember(&held, self.ctx.clock.now());
                 Ok(Some(held))
             }
             Written::Unchanged => Ok(Some(held)),
@@ -230,7 +230,7 @@ impl Lifecycle {
         let Written::Changed(written) = written else {
             return Ok(());
         };
-        self.last_written.remember(&written);
+        self.last_written.remember(&written, self.ctx.clock.now());
         if after.is_true(REGISTERED) && !before.is_true(REGISTERED) {
             let (pool, zone) = (
                 claims::label(after, labels::NODEPOOL),

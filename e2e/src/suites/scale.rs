@@ -5,9 +5,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::apps::v1::{Deployment, DeploymentStatus};
+use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use karpenter_api::NodeClaim;
-use kube::api::{Api, ListParams};
+use kube::api::{Api, DeleteParams, ListParams};
 use kube::{Client, runtime::reflector};
 use serde_json::json;
 use tokio::sync::Notify;
@@ -15,7 +16,7 @@ use tokio::task::JoinSet;
 
 use super::manifests::{Pool, Source, deployment};
 use crate::controlplane::{Process, Usage};
-use crate::installation::{Installation, start_upstream};
+use crate::installation::{Installation, NAMESPACE, start_upstream};
 use crate::runner::{Case, Environment, Runs, Suite};
 use crate::world::{self, World};
 
@@ -189,6 +190,10 @@ async fn measure(environment: &Environment, mut controller: Process, load: &Load
     let client = environment.control_plane.admin().await?;
     let measured = up_and_down(&Sight::open(client.clone()).await?, &controller, load).await?;
     controller.stop().await;
+    // Upstream's does not give it back, and whoever is measured next would wait for it to run out.
+    Api::<Lease>::namespaced(client.clone(), NAMESPACE)
+        .delete_collection(&DeleteParams::default(), &ListParams::default())
+        .await?;
     let world = World::watch(client).await?;
     world.clear().await.or_else(|error| {
         // The controller is stopped already; pools without nodes need nobody to go away.

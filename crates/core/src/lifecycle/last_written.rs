@@ -3,33 +3,34 @@
 //! A launch is written in two steps, metadata and status. The watch shows the first while the second is on its way; judged by that,
 //! the claim would be launched, logged and written once more, and the API server would refuse it.
 
+use jiff::{SignedDuration, Timestamp};
 use karpenter_api::NodeClaim;
 use kube::ResourceExt;
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 
-/// Versions by the claims' UIDs. Of versions that are no numbers nothing is known, and nobody waits for them.
+/// Nobody waits longer: an API server that was set back to an older state never shows what it had answered.
+const PATIENCE: SignedDuration = SignedDuration::from_secs(10);
+
+/// Versions and when they were written, by the claims' UIDs. Of versions that are no numbers nothing is known, and nobody waits for
+/// them.
 #[derive(Debug, Default)]
-pub(super) struct LastWritten(Mutex<FxHashMap<String, u64>>);
+pub(super) struct LastWritten(Mutex<FxHashMap<String, (u64, Timestamp)>>);
 
 impl LastWritten {
     /// The API server answered a write with this.
-    pub(super) fn remember(&self, claim: &NodeClaim) {
+    pub(super) fn remember(&self, claim: &NodeClaim, now: Timestamp) {
         if let (Some(uid), Some(version)) = (claim.uid(), version(claim)) {
-            self.0.lock().insert(uid, version);
+            self.0.lock().insert(uid, (version, now));
         }
     }
 
-    /// Whether what was written is yet to come.
-    pub(super) fn is_newer_than(&self, claim: &NodeClaim) -> bool {
-        let written = claim
-            .metadata
-            .uid
-            .as_ref()
-            .and_then(|uid| self.0.lock().get(uid).copied());
-        written
-            .zip(version(claim))
-            .is_some_and(|(written, known)| written > known)
+    /// How long to wait at most for the watch to show what was written; `None` if it has, or will not.
+    pub(super) fn wait(&self, claim: &NodeClaim, now: Timestamp) -> Option<SignedDuration> {
+        let uid = claim.metadata.uid.as_ref()?;
+        let (written, at) = self.0.lock().get(uid).copied()?;
+        let left = PATIENCE - now.duration_since(at);
+        (written > version(claim)? && left.is_positive()).then_some(left)
     }
 
     /// The claim is gone, or known to be going.
@@ -57,19 +58,28 @@ mod tests {
         .unwrap()
     }
 
+    /// Whether a claim that is known at one version waits for another, so many seconds after that was written.
+    fn check(written: &str, known: &str, after: i64, waits: bool) {
+        let start = Timestamp::UNIX_EPOCH;
+        let now = start + SignedDuration::from_secs(after);
+        let last = LastWritten::default();
+        last.remember(&claim(written), start);
+        assert_eq!(last.wait(&claim(known), now).is_some(), waits, "{written} {known}");
+        last.forget(&claim(known));
+        assert_eq!(last.wait(&claim(known), now), None);
+    }
+
     #[test]
     fn a_claim_waits_until_the_watch_has_shown_what_was_written() {
-        let check = |written: &str, known: &str, waits: bool| {
-            let last = LastWritten::default();
-            last.remember(&claim(written));
-            assert_eq!(last.is_newer_than(&claim(known)), waits, "{written} {known}");
-            last.forget(&claim(known));
-            assert!(!last.is_newer_than(&claim(known)));
-        };
-        check("10", "9", true);
-        check("10", "10", false);
-        check("9", "10", false);
-        check("10", "b", false);
-        check("b", "10", false);
+        check("10", "9", 1, true);
+        check("10", "10", 1, false);
+        check("9", "10", 1, false);
+    }
+
+    #[test]
+    fn nobody_waits_for_ever_or_for_what_cannot_be_compared() {
+        check("10", "9", 10, false);
+        check("10", "b", 1, false);
+        check("b", "10", 1, false);
     }
 }
