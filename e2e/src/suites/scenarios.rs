@@ -357,7 +357,12 @@ async fn bounded_drain(world: &World) -> Result<()> {
 pub(super) async fn garbage_collection(world: &World, vanish: &dyn Fn(&str)) -> Result<()> {
     world.apply_pool(&Pool::new("default")).await?;
     world.apply(&deployment("web", 3, "1", "1Gi", "")).await?;
-    world.until("3 pods run", SOON, |view| view.all_run(3)).await?;
+    // A claim that has not seen its node register waits for it until registration times out.
+    world
+        .until("3 pods run, and every claim is Ready", SOON, |view| {
+            view.all_run(3) && view.all_initialized()
+        })
+        .await?;
     let node = world.now().await?.nodes.first().context("no node")?.clone();
     let provider_id = node.spec.as_ref().and_then(|spec| spec.provider_id.as_deref());
     vanish(provider_id.context("a node without providerID")?);
