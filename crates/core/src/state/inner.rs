@@ -251,8 +251,17 @@ impl Inner {
             .collect()
     }
 
+    /// Has pods wait for a claim, unless the scheduler has found them a place since they were planned: it does not stand still while
+    /// claims are created. Such a pod would take up room here as well as there.
     pub(super) fn assign(&mut self, claim: &str, pods: &[Arc<Pod>]) {
-        self.assignments.assign(claim, pods);
+        let is_as_planned = |planned: &&Arc<Pod>| {
+            let known = self
+                .pods
+                .get(&Key::namespaced(planned.namespace.clone(), &*planned.name));
+            known.is_some_and(|known| known.pod.uid == planned.uid && known.pod.node_name == planned.node_name)
+        };
+        let pods: Vec<Arc<Pod>> = pods.iter().filter(is_as_planned).cloned().collect();
+        self.assignments.assign(claim, &pods);
     }
 
     // === Machines ===

@@ -525,6 +525,40 @@ fn a_namesake_of_an_assigned_pod_is_planned_for_itself() {
     assert_eq!(world.state.facts().pending.len(), 1);
 }
 
+/// Creating claims takes seconds, in which the scheduler goes on.
+#[test]
+fn a_pod_that_found_a_place_or_is_gone_when_its_claim_is_there_does_not_wait_for_it() {
+    let world = world();
+    for name in ["bound", "gone", "waiting"] {
+        world.pod(name, name, "", none());
+    }
+    let pending = world.state.facts().pending.into_iter();
+    let planned: Vec<_> = pending.map(|pending| pending.entry.pod).collect();
+    assert_eq!(planned.len(), 3);
+    world.pod("bound", "bound", "n", none());
+    world.gone("gone");
+    world.claim("c", "p://1", none(), json!([]));
+    world.state.assign("c", &planned);
+    let waiting = world.state.pods_assigned_to("c");
+    assert_eq!(waiting.len(), 1, "{waiting:?}");
+    assert_eq!(&*waiting[0].uid, "waiting");
+    assert_eq!(world.state.facts().nodes[0].requested().cpu().value(), 1);
+}
+
+/// A replacement is created while the pods that move to it are still on the old node.
+#[test]
+fn a_pod_that_is_still_where_it_is_to_leave_waits_for_its_claim() {
+    let world = world();
+    world.node("n", "p://1", none(), json!([]));
+    world.pod("web", "1", "n", none());
+    world.state.mark_for_deletion(["p://1"]);
+    let leaving = world.state.facts().leaving;
+    world.claim("c", "p://2", none(), json!([]));
+    world.state.assign("c", &leaving);
+    assert_eq!(world.state.pods_assigned_to("c").len(), 1);
+    assert!(world.state.facts().leaving.is_empty(), "it has a place to go to");
+}
+
 #[test]
 fn waiting_pods_take_room_on_the_machine_that_comes_up_and_are_planned_anew_if_they_do_not_get_it() {
     let world = world();
