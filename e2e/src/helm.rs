@@ -1,11 +1,14 @@
 //! Helm, found or installed with Go, and what our chart becomes in its hands.
+//!
+//! Its version stands in the control plane's `go.mod`: both are built from the same Kubernetes libraries, which compile for minutes.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use anyhow::{Context, Result, bail, ensure};
 
-const MODULE: &str = "helm.sh/helm/v3/cmd/helm@v3.22.0";
+const MODULE: &str = "e2e/control-plane";
+const PACKAGE: &str = "helm.sh/helm/v3/cmd/helm";
 
 /// The chart under test.
 const CHART: &str = "charts/karpenter";
@@ -36,9 +39,13 @@ impl Helm {
             .context("neither helm nor go is on the PATH")?;
         let installed = Path::new(String::from_utf8(output.stdout)?.trim()).join("bin/helm");
         if !works(&installed) {
-            println!("  helm: installing {MODULE}");
-            let status = Command::new("go").args(["install", MODULE]).status()?;
-            ensure!(status.success(), "go install {MODULE} failed");
+            println!("  helm: installing {PACKAGE}");
+            // As the control plane is built, or nothing of it could be used.
+            let status = Command::new("go")
+                .args(["install", "-C", MODULE, "-trimpath", "-buildvcs=false", PACKAGE])
+                .env("CGO_ENABLED", "0")
+                .status()?;
+            ensure!(status.success(), "go install {PACKAGE} in {MODULE} failed");
         }
         Ok(Self { program: installed })
     }
