@@ -116,7 +116,7 @@ impl Installation {
             ("HOSTNAME", name.as_str()),
         ];
         variables.extend_from_slice(settings);
-        let process = Process::start_with_env(
+        let process = Process::start(
             &name,
             &self.logs,
             &self.karpenter,
@@ -153,7 +153,7 @@ pub(crate) async fn start_upstream(environment: &Environment, program: &Path) ->
         ("SYSTEM_NAMESPACE", NAMESPACE),
         ("LEADER_ELECTION_NAMESPACE", NAMESPACE),
     ];
-    let process = Process::start_with_env("upstream", &environment.logs, program, &[], &variables)?;
+    let process = Process::start("upstream", &environment.logs, program, &[], &variables)?;
     crate::controlplane::wait_http(&process, &format!("127.0.0.1:{probes}"), "/readyz").await?;
     Ok(process)
 }

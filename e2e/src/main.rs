@@ -35,7 +35,7 @@ struct Arguments {
     #[arg(long)]
     upstream: Option<PathBuf>,
     /// How many suites run at a time, each on a control plane of its own
-    #[arg(long, default_value_t = 9)]
+    #[arg(long, default_value_t = 12)]
     jobs: usize,
 }
 

@@ -16,10 +16,9 @@ use crate::runner::Suite;
 
 pub(crate) fn all() -> Vec<Suite> {
     // The longest first, so that the others fill the time beside them.
-    let mut suites = clouds::suites();
+    let mut suites = vec![availability::suite(), scenarios::suite()];
+    suites.extend(clouds::suites());
     suites.extend([
-        availability::suite(),
-        scenarios::suite(),
         scenarios::periods(),
         behaviour::suite(),
         docs::suite(),

@@ -22,11 +22,7 @@ pub(crate) struct Process {
 
 impl Process {
     /// Starts `program` in `dir` with its output appended to `<dir>/<name>.log`.
-    pub(crate) fn start(name: &str, dir: &Path, program: &Path, arguments: &[&str]) -> Result<Self> {
-        Self::start_with_env(name, dir, program, arguments, &[])
-    }
-
-    pub(crate) fn start_with_env(
+    pub(crate) fn start(
         name: &str,
         dir: &Path,
         program: &Path,

@@ -42,33 +42,34 @@ type Start = fn(Client) -> LocalBoxFuture<'static, Result<Cloud>>;
 
 type Settings = &'static [(&'static str, &'static str)];
 
-/// Two suites a cloud, since machines take their time: one about how they come, one about how they go.
+/// Three suites a cloud, since machines take their time: how they come, how those go that have to, and how they go by choice.
 pub(crate) fn suites() -> Vec<Suite> {
-    let provider = |provider: &'static str, disrupting: &'static str, start: Start| {
-        [growing(provider, provider, start), going(disrupting, provider, start)]
+    let provider = |[provider, deleting, disrupting]: [&'static str; 3], start: Start| {
+        [
+            suite(provider, growing(provider, start)),
+            suite(deleting, going(provider, start)),
+            suite(disrupting, cases(scenarios::disrupting(), provider, start)),
+        ]
     };
     [
-        provider("cloudstack", "cloudstack-disruption", |client| {
-            Box::pin(cloudstack(client))
+        provider(
+            ["cloudstack", "cloudstack-deletion", "cloudstack-disruption"],
+            |client| Box::pin(cloudstack(client)),
+        ),
+        provider(["ovhcloud", "ovhcloud-deletion", "ovhcloud-disruption"], |client| {
+            Box::pin(ovhcloud(client))
         }),
-        provider("ovhcloud", "ovhcloud-disruption", |client| Box::pin(ovhcloud(client))),
-        provider("bizflycloud", "bizflycloud-disruption", |client| {
-            Box::pin(bizflycloud(client))
-        }),
+        provider(
+            ["bizflycloud", "bizflycloud-deletion", "bizflycloud-disruption"],
+            |client| Box::pin(bizflycloud(client)),
+        ),
     ]
     .into_iter()
     .flatten()
     .collect()
 }
 
-fn growing(name: &'static str, provider: &'static str, start: Start) -> Suite {
-    let scenarios = scenarios::growing().into_iter();
-    let mut cases: Vec<Case> = scenarios.map(|scenario| case(scenario, provider, start)).collect();
-    cases.push(Case {
-        name: "a_controller_killed_in_the_middle_of_a_scale_up_loses_and_doubles_no_machine".to_owned(),
-        run: Box::new(move |environment| Box::pin(killed(environment, provider, start))),
-        limit: LIMIT,
-    });
+fn suite(name: &'static str, cases: Vec<Case>) -> Suite {
     Suite {
         name,
         runs: Runs::BesideOthers,
@@ -76,9 +77,18 @@ fn growing(name: &'static str, provider: &'static str, start: Start) -> Suite {
     }
 }
 
-fn going(name: &'static str, provider: &'static str, start: Start) -> Suite {
-    let scenarios = scenarios::disrupting().into_iter();
-    let mut cases: Vec<Case> = scenarios.map(|scenario| case(scenario, provider, start)).collect();
+fn growing(provider: &'static str, start: Start) -> Vec<Case> {
+    let mut cases = cases(scenarios::growing(), provider, start);
+    cases.push(Case {
+        name: "a_controller_killed_in_the_middle_of_a_scale_up_loses_and_doubles_no_machine".to_owned(),
+        run: Box::new(move |environment| Box::pin(killed(environment, provider, start))),
+        limit: LIMIT,
+    });
+    cases
+}
+
+fn going(provider: &'static str, start: Start) -> Vec<Case> {
+    let mut cases = cases(scenarios::deleting(), provider, start);
     cases.extend([
         Case {
             name: "a_machine_that_vanished_is_replaced".to_owned(),
@@ -92,11 +102,12 @@ fn going(name: &'static str, provider: &'static str, start: Start) -> Suite {
             limit: LIMIT,
         },
     ]);
-    Suite {
-        name,
-        runs: Runs::BesideOthers,
-        cases,
-    }
+    cases
+}
+
+fn cases(scenarios: Vec<Scenario>, provider: &'static str, start: Start) -> Vec<Case> {
+    let scenarios = scenarios.into_iter();
+    scenarios.map(|scenario| case(scenario, provider, start)).collect()
 }
 
 fn case(scenario: Scenario, provider: &'static str, start: Start) -> Case {

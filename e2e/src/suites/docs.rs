@@ -124,7 +124,7 @@ async fn follow(environment: &mut Environment, name: &str) -> Result<()> {
             Terminal::Another => {
                 let shell = Path::new("/bin/bash");
                 let exec = format!("exec {}", block.commands);
-                running.push(Process::start_with_env(
+                running.push(Process::start(
                     &format!("{name}-background"),
                     &desk.folder,
                     shell,
@@ -166,7 +166,7 @@ async fn kwok(environment: &mut Environment) -> Result<()> {
         ("LEADER_ELECTION_NAMESPACE", "default"),
     ];
     let arguments = ["controller", "--provider", "kwok"];
-    let mut controller = Process::start_with_env(
+    let mut controller = Process::start(
         "docs-controller",
         &environment.logs,
         &environment.karpenter,

@@ -30,7 +30,7 @@ pub(super) const LIMIT: Duration = Duration::from_secs(1_500);
 const NEXT_LOOK: Duration = Duration::from_secs(480);
 
 pub(crate) fn suite() -> Suite {
-    let on_any_machines = growing().into_iter().chain(disrupting());
+    let on_any_machines = growing().into_iter().chain(deleting()).chain(disrupting());
     let mut cases: Vec<Case> = on_any_machines
         .map(|scenario| case_with(scenario.name, scenario.settings, scenario.plays))
         .collect();
@@ -83,8 +83,8 @@ pub(super) fn growing() -> Vec<Scenario> {
     ]
 }
 
-/// How nodes go, and what keeps them.
-pub(super) fn disrupting() -> Vec<Scenario> {
+/// How nodes go that have to, and what holds them up.
+pub(super) fn deleting() -> Vec<Scenario> {
     vec![
         scenario("a_deleted_claim_drains_its_node_and_pods_run_elsewhere", |world| {
             Box::pin(manual_delete(world))
@@ -96,6 +96,12 @@ pub(super) fn disrupting() -> Vec<Scenario> {
             Box::pin(bounded_drain(world))
         }),
         scenario("an_expired_claim_is_replaced", |world| Box::pin(expiry(world))),
+    ]
+}
+
+/// How nodes go by choice, and what keeps them.
+pub(super) fn disrupting() -> Vec<Scenario> {
+    vec![
         scenario("a_drifted_claim_is_replaced", |world| {
             Box::pin(disruption::drift(world))
         }),

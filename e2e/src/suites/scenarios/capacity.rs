@@ -82,7 +82,8 @@ pub(super) async fn static_pool(world: &World) -> Result<()> {
     world.apply_pool(&Pool::new("fixed").replicas(3)).await?;
     let of = |count: usize| {
         move |view: &crate::world::View| {
-            view.claims.len() == count && view.nodes_of("fixed").len() == count && view.nodes.len() == count
+            let all = [view.claims.len(), view.nodes_of("fixed").len(), view.nodes.len()];
+            all == [count; 3] && view.all_initialized()
         }
     };
     world.until("3 nodes without any pod", LATER, of(3)).await?;
