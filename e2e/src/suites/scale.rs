@@ -234,6 +234,7 @@ async fn up_and_down(sight: &Sight, controller: &Process, load: &Load) -> Result
     let running = started.elapsed();
     let nodes = sight.nodes.len();
 
+    within_limit(sight.settle(), "the cluster does not come to rest", sight).await?;
     let shrinking = Instant::now();
     for shape in load.shapes {
         world::scale(&sight.client, shape.name, 0).await?;
@@ -265,6 +266,9 @@ async fn up_and_down(sight: &Sight, controller: &Process, load: &Load) -> Result
 
 /// How often the measured is looked at.
 const LOOK: Duration = Duration::from_millis(100);
+
+/// How many writes a second there are in a cluster at rest, at most: its nodes renew their leases, and the leader its own.
+const AT_REST: u64 = 60;
 
 async fn within_limit(work: impl Future<Output = ()>, complaint: &str, sight: &Sight) -> Result<()> {
     let done = tokio::time::timeout(Duration::from_secs(600), work).await;
@@ -327,6 +331,30 @@ impl Sight {
             .iter()
             .filter_map(|deployment| of(deployment.status.as_ref()?));
         counts.map(|count| usize::try_from(count).unwrap_or_default()).sum()
+    }
+
+    /// Waits until hardly anything is written any more: kwok says of many pods twice that they run, seconds after all of them do,
+    /// and the way down would begin with the rest of that.
+    async fn settle(&self) {
+        let mut last = self.revision().await;
+        let mut quiet = 0;
+        while quiet < 3 {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            let now = self.revision().await;
+            let written = last.zip(now).map(|(last, now)| now.saturating_sub(last));
+            quiet = match written {
+                Some(..=AT_REST) => quiet + 1,
+                _ => 0,
+            };
+            last = now;
+        }
+    }
+
+    /// How often anything was written in this cluster so far; `None` if the API server does not say.
+    async fn revision(&self) -> Option<u64> {
+        let one = ListParams::default().limit(1);
+        let pods = Api::<Pod>::all(self.client.clone()).list_metadata(&one).await.ok()?;
+        pods.metadata.resource_version?.parse().ok()
     }
 
     /// Whether there is a pod, be it on its way out. If the API server does not say, there may be.
