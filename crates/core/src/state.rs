@@ -246,7 +246,8 @@ impl Cluster {
         waiting.map(|entry| entry.pod.uid.clone()).collect()
     }
 
-    /// Remembers that these pods wait for a NodeClaim, until they are bound or the claim is gone.
+    /// Remembers that these pods wait for a NodeClaim, until they are bound or the claim is gone. Pods that were bound or went since
+    /// they were planned do not wait.
     pub fn assign(&self, claim: &str, pods: &[Arc<Pod>]) {
         self.inner.write().assign(claim, pods);
     }
