@@ -24,6 +24,11 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 /// spend more time and memory on TLS than on what it asks for.
 const MOST_IN_FLIGHT: usize = 16;
 
+/// How often, and for how long each time, an Event lets other requests go first when the rate is used up. What it tells of must not wait
+/// for it; it must not wait for ever either, since those that wait behind it would be dropped.
+const YIELDS: usize = 4;
+const YIELD: Duration = Duration::from_millis(50);
+
 /// What stands between controllers and the API server.
 #[derive(Clone, Debug)]
 pub struct Guards {
@@ -70,7 +75,7 @@ impl Guards {
 
     async fn send(self, client: Client, mut request: Request<Body>) -> Result<Response<Body>, BoxError> {
         let target = Target::of(&request);
-        self.throttle().await;
+        self.throttle(&target).await;
         let _slot = if target.is_watch() {
             None
         } else {
@@ -105,8 +110,16 @@ impl Guards {
         Ok(outcome?)
     }
 
-    async fn throttle(&self) {
+    async fn throttle(&self, target: &Target) {
         let Some(limit) = &self.limit else { return };
+        if target.is_event() {
+            for _ in 0..YIELDS {
+                if limit.lock().try_take(Timestamp::now()) {
+                    return;
+                }
+                tokio::time::sleep(YIELD).await;
+            }
+        }
         let wait = limit.lock().reserve(Timestamp::now());
         if !wait.is_zero() {
             tokio::time::sleep(wait).await;
@@ -239,6 +252,10 @@ impl Target {
 
     fn is_watch(&self) -> bool {
         self.verb == "WATCH"
+    }
+
+    fn is_event(&self) -> bool {
+        self.resource == "events"
     }
 }
 

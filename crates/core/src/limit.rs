@@ -76,6 +76,15 @@ mod tests {
     }
 
     #[test]
+    fn nothing_is_there_to_take_while_others_wait_for_what_they_reserved() {
+        let mut bucket = TokenBucket::new(1.0, 1.0);
+        assert_eq!(bucket.reserve(at(0)), Duration::ZERO);
+        assert_eq!(bucket.reserve(at(0)), Duration::from_secs(1));
+        assert!(!bucket.try_take(at(1)), "it is theirs");
+        assert!(bucket.try_take(at(2)));
+    }
+
+    #[test]
     fn reservations_queue_up_behind_each_other() {
         let mut bucket = TokenBucket::new(10.0, 1.0);
         assert_eq!(bucket.reserve(at(0)), Duration::ZERO);

@@ -52,6 +52,14 @@ fn requests_are_labelled_by_their_path() {
     );
 }
 
+#[test]
+fn events_are_known_by_their_path_whatever_their_group() {
+    let is_event = |path: &str| Target::parse(Method::POST, path, false).is_event();
+    assert!(is_event("/api/v1/namespaces/default/events"));
+    assert!(is_event("/apis/events.k8s.io/v1/namespaces/default/events"));
+    assert!(!is_event("/api/v1/namespaces/default/pods/events/eviction"));
+}
+
 /// A server that counts requests and answers all with an empty ConfigMap.
 fn counting() -> (Client, Arc<AtomicUsize>) {
     let count = Arc::new(AtomicUsize::new(0));
