@@ -1,5 +1,7 @@
 //! The one place that changes and deletes NodeClaims.
 
+mod last_written;
+
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -9,16 +11,22 @@ use karpenter_cloud::ClaimMark;
 use kube::api::{Api, DeleteParams, Preconditions};
 use kube::{Client, ResourceExt};
 
+use crate::claims::last_written::LastWritten;
+use crate::clock::Clock;
 use crate::error::{Result, ignore_not_found};
 use crate::metrics::SharedMetrics;
 use crate::metrics::shared::Disrupted;
 use crate::patch::{self, Written};
+use crate::watch::{Cache, Key};
 
 /// Writes NodeClaims.
 #[derive(Debug, Clone)]
 pub struct Claims {
     api: Api<NodeClaim>,
     metrics: Arc<SharedMetrics>,
+    clock: Clock,
+    watched: Arc<Cache<NodeClaim>>,
+    last_written: Arc<LastWritten>,
 }
 
 /// Why a NodeClaim is deleted before anybody asked for it: the `reason` of `karpenter_nodeclaims_disrupted_total`.
@@ -55,12 +63,28 @@ impl Reason {
 }
 
 impl Claims {
-    /// A writer that counts what it deletes.
-    pub fn new(client: Client, metrics: Arc<SharedMetrics>) -> Self {
+    /// A writer that counts what it deletes, and remembers what it wrote until `watched` shows it.
+    pub fn new(client: Client, metrics: Arc<SharedMetrics>, clock: Clock, watched: Arc<Cache<NodeClaim>>) -> Self {
+        let last_written = Arc::new(LastWritten::default());
+        let written = last_written.clone();
+        watched.observe(move |change| {
+            for claim in change.old.iter().chain(&change.new) {
+                written.shown(claim, change.new.as_deref());
+            }
+        });
         Self {
             api: Api::all(client),
             metrics,
+            clock,
+            watched,
+            last_written,
         }
+    }
+
+    /// The claim as this process wrote it last, where that is newer than what the watch has shown.
+    pub fn newest(&self, known: Arc<NodeClaim>) -> Arc<NodeClaim> {
+        let newer = self.last_written.newer_than(&known, self.clock.now());
+        newer.unwrap_or(known)
     }
 
     /// Writes what differs between `before` and `after`, metadata first, then status.
@@ -68,7 +92,14 @@ impl Claims {
     /// # Errors
     /// With a conflict if the claim has changed since `before` was read.
     pub async fn write(&self, before: &NodeClaim, after: &NodeClaim) -> Result<Written<NodeClaim>> {
-        patch::both(&self.api, before, after).await
+        let written = patch::both(&self.api, before, after).await?;
+        if let Written::Changed(claim) = &written {
+            self.last_written.remember(claim.clone(), self.clock.now());
+            // The watch may have been faster than the answer.
+            self.last_written
+                .shown(claim, self.watched.get(&Key::of(claim)).as_deref());
+        }
+        Ok(written)
     }
 
     /// Writes conditions that a long launch ended with, onto the claim as it is by now: its provider may have written to it

@@ -145,7 +145,12 @@ impl Context {
             buffers,
             relations: Arc::new(Relations::new(&watches, managed.clone())),
             pool_health: Arc::default(),
-            claim_writer: Claims::new(client.clone(), metrics.shared.clone()),
+            claim_writer: Claims::new(
+                client.clone(),
+                metrics.shared.clone(),
+                clock.clone(),
+                watches.claims.clone(),
+            ),
             node_writer: Nodes::new(client.clone()),
             pool_writer: Pools::new(client.clone()),
             home: options.own_namespace().map(Arc::from),

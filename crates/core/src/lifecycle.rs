@@ -6,7 +6,6 @@
 
 mod finalization;
 pub mod initialization;
-mod last_written;
 mod launch;
 pub mod liveness;
 pub mod registration;
@@ -29,7 +28,6 @@ use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::events::{self, Regarding};
 use crate::index::Found;
-use crate::lifecycle::last_written::LastWritten;
 use crate::lifecycle::launch::{GivenUp, InFlight, Launched};
 use crate::lifecycle::liveness::Verdict;
 use crate::metrics::{Counter, Histogram, exponential_buckets};
@@ -44,14 +42,12 @@ pub fn controller(ctx: &Context) -> Runnable {
     let concurrency = linear(ctx.options.cores(), 1000, 5000);
     let in_flight = Arc::new(InFlight::default());
     let given_up = Arc::new(GivenUp::default());
-    let last_written = Arc::new(LastWritten::default());
-    let (launches, deleted, written) = (in_flight.clone(), given_up.clone(), last_written.clone());
+    let (launches, deleted) = (in_flight.clone(), given_up.clone());
     ctx.claims.observe(move |change| {
         if change.new.as_deref().is_none_or(NodeClaim::is_terminating) {
             launches.cancel(&change.key);
             for claim in change.new.iter().chain(&change.old) {
                 deleted.forget(claim);
-                written.forget(claim);
             }
         }
     });
@@ -64,7 +60,7 @@ pub fn controller(ctx: &Context) -> Runnable {
         .runs(
             &ctx.claims,
             ctx.manages_claim(),
-            Lifecycle::new(ctx, in_flight, given_up, last_written),
+            Lifecycle::new(ctx, in_flight, given_up),
         )
 }
 
@@ -73,7 +69,6 @@ struct Lifecycle {
     launched: Launched,
     in_flight: Arc<InFlight>,
     given_up: Arc<GivenUp>,
-    last_written: Arc<LastWritten>,
     metrics: LifecycleMetrics,
 }
 
@@ -93,7 +88,7 @@ enum Progress {
 }
 
 impl Lifecycle {
-    fn new(ctx: &Context, in_flight: Arc<InFlight>, given_up: Arc<GivenUp>, last_written: Arc<LastWritten>) -> Self {
+    fn new(ctx: &Context, in_flight: Arc<InFlight>, given_up: Arc<GivenUp>) -> Self {
         let registry = &ctx.metrics.registry;
         let metrics = LifecycleMetrics {
             nodes_created: registry.counter(
@@ -119,7 +114,6 @@ impl Lifecycle {
             launched: Launched::default(),
             in_flight,
             given_up,
-            last_written,
             metrics,
         }
     }
@@ -127,12 +121,9 @@ impl Lifecycle {
 
 impl Reconcile<NodeClaim> for Lifecycle {
     async fn reconcile(&self, claim: Arc<NodeClaim>) -> Result<Next> {
+        let claim = self.ctx.claim_writer.newest(claim);
         if claim.is_terminating() {
             return self.finalize(&claim).await;
-        }
-        // The watch brings what was written, and wakes us with it.
-        if let Some(wait) = self.last_written.wait(&claim, self.ctx.clock.now()) {
-            return Ok(Next::After(wait));
         }
         let Some(claim) = self.hold(&claim).await? else {
             return Ok(Next::Wait);
@@ -209,16 +200,13 @@ impl Lifecycle {
         }
         finalizers.push(labels::TERMINATION_FINALIZER.to_owned());
         match self.ctx.claim_writer.write(claim, &held).await? {
-            Written::Changed(held) => {
-                self.last_written.remember(&held, self.ctx.clock.now());
-                Ok(Some(held))
-            }
+            Written::Changed(held) => Ok(Some(held)),
             Written::Unchanged => Ok(Some(held)),
             Written::Gone => Ok(None),
         }
     }
 
-    /// Writes the claim, and counts what is only true once it is written.
+    /// Writes the claim; logs and counts what is only true once it is written.
     async fn record(&self, before: &NodeClaim, after: &NodeClaim) -> Result<()> {
         let written = match self.ctx.claim_writer.write(before, after).await {
             // Before a claim is launched, nobody else writes its conditions.
@@ -227,10 +215,10 @@ impl Lifecycle {
             }
             written => written?,
         };
-        let Written::Changed(written) = written else {
+        let Written::Changed(_) = written else {
             return Ok(());
         };
-        self.last_written.remember(&written, self.ctx.clock.now());
+        log_steps(before, after);
         if after.is_true(REGISTERED) && !before.is_true(REGISTERED) {
             let (pool, zone) = (
                 claims::label(after, labels::NODEPOOL),
@@ -303,11 +291,6 @@ impl Lifecycle {
             HookOutcome::Proceed => {
                 let _ = claim.set_true(REGISTERED, now);
                 claim.status.get_or_insert_default().node_name = Some(written.name_any());
-                tracing::info!(
-                    NodeClaim = claim.name_any(),
-                    Node = written.name_any(),
-                    "registered nodeclaim"
-                );
                 Ok((Progress::Go, written))
             }
             HookOutcome::Pending { hooks, retry_after } => {
@@ -365,11 +348,6 @@ impl Lifecycle {
                 .get_or_insert_default()
                 .insert(labels::INITIALIZED.to_owned(), "true".to_owned());
             self.ctx.node_writer.write(node, &changed).await?;
-            tracing::info!(
-                NodeClaim = claim.name_any(),
-                Node = node.name_any(),
-                "initialized nodeclaim"
-            );
         }
         let _ = claim.set_true(INITIALIZED, now);
         if let Some(node) = &node {
@@ -437,6 +415,25 @@ impl Lifecycle {
         let uid = pool.uid()?;
         let owners = claim.metadata.owner_references.iter().flatten();
         owners.into_iter().any(|owner| owner.uid == uid).then_some((pool, uid))
+    }
+}
+
+/// Says which steps a claim has taken. A step whose write met a conflict is taken again, and told when that is written.
+fn log_steps(before: &NodeClaim, after: &NodeClaim) {
+    let node = after.status.as_ref().and_then(|status| status.node_name.as_deref());
+    for (step, message) in [
+        (LAUNCHED, "launched nodeclaim"),
+        (REGISTERED, "registered nodeclaim"),
+        (INITIALIZED, "initialized nodeclaim"),
+    ] {
+        if after.is_true(step) && !before.is_true(step) {
+            tracing::info!(
+                NodeClaim = after.name_any(),
+                Node = node,
+                provider_id = after.provider_id(),
+                "{message}"
+            );
+        }
     }
 }
 

@@ -60,6 +60,7 @@ impl ReconcileKey<Key> for PodEvents {
         let Some(claim) = self.ctx.relations.claim_of(&node).only() else {
             return Ok(Next::Wait);
         };
+        let claim = self.ctx.claim_writer.newest(claim);
         let now = self.ctx.clock.now();
         let last = claim
             .status

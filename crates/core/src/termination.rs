@@ -12,8 +12,8 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use karpenter_api::conditions::StatusConditions;
 use karpenter_api::labels::annotations::TERMINATION_TIMESTAMP;
-use karpenter_api::node_claim::condition::{DRAINED, INSTANCE_TERMINATING, VOLUMES_DETACHED};
-use karpenter_api::{NodeClaim, labels, pods};
+use karpenter_api::node_claim::condition::{DISRUPTION_REASON, DRAINED, INSTANCE_TERMINATING, VOLUMES_DETACHED};
+use karpenter_api::{NodeClaim, labels, pods, taint};
 use karpenter_cloud::provider::Deletion;
 use kube::ResourceExt;
 
@@ -29,7 +29,7 @@ use crate::runner::{Controller, Next, RateLimit, Reconcile, Runnable, linear};
 use crate::termination::drain::{AtDeadline, Drain};
 use crate::watch::{Cache, Change, Key};
 
-/// How long a drained node waits before it counts as drained: the scheduler may still bind pods that it placed before it
+/// How long a node must have been tainted before it counts as drained: the scheduler may still bind pods that it placed before it
 /// saw the taint.
 const MINIMUM_DRAIN: SignedDuration = SignedDuration::from_secs(5);
 /// For what no event tells: a pod that has been stuck for a minute, a deadline that comes near.
@@ -122,6 +122,13 @@ impl TerminationMetrics {
     }
 }
 
+/// When a node was closed to new pods, as far as that is known, and by when it must be empty.
+#[derive(Clone, Copy)]
+struct Times {
+    tainted: Option<Timestamp>,
+    deadline: Option<Timestamp>,
+}
+
 /// Whether a stage lets the next one begin.
 enum Stage {
     Done,
@@ -134,6 +141,8 @@ impl Reconcile<Node> for Termination {
             return Ok(Next::Wait);
         }
         let claim = self.ctx.relations.claim_of(&node).only();
+        // Pods wake us before the watch shows what was written a moment ago.
+        let claim = claim.map(|claim| self.ctx.claim_writer.newest(claim));
         if let Some(claim) = claim.as_deref().filter(|claim| !claim.is_terminating()) {
             self.ctx.claim_writer.delete(claim).await?;
         }
@@ -141,8 +150,11 @@ impl Reconcile<Node> for Termination {
             // Nothing can be drained any more: the pods went with the machine.
             return self.release(&node).await;
         }
-        let deadline = claim.as_deref().map(deadline).transpose()?.flatten();
-        if let Some(deadline) = deadline {
+        let times = Times {
+            tainted: claim.as_deref().and_then(|claim| tainted_since(&node, claim)),
+            deadline: claim.as_deref().map(deadline).transpose()?.flatten(),
+        };
+        if let Some(deadline) = times.deadline {
             self.ctx.events.publish(events::termination_grace_period_expiring(
                 Regarding::of(&*node),
                 deadline,
@@ -152,16 +164,16 @@ impl Reconcile<Node> for Termination {
             return Ok(Next::Wait);
         };
         let Some(claim) = claim else {
-            return match self.drain(&node, None, deadline) {
+            return match self.drain(&node, None, times) {
                 Stage::Again(after) => Ok(Next::After(after)),
-                Stage::Done => match self.detach_volumes(&node, None, deadline) {
+                Stage::Done => match self.detach_volumes(&node, None, times.deadline) {
                     Stage::Again(after) => Ok(Next::After(after)),
                     Stage::Done => self.release(&node).await,
                 },
             };
         };
         let mut changed = (*claim).clone();
-        let stage = self.stages(&node, &mut changed, deadline).await;
+        let stage = self.stages(&node, &mut changed, times).await;
         self.record(&claim, &changed).await?;
         match stage? {
             Stage::Again(after) => Ok(Next::After(after)),
@@ -171,11 +183,11 @@ impl Reconcile<Node> for Termination {
 }
 
 impl Termination {
-    async fn stages(&self, node: &Node, claim: &mut NodeClaim, deadline: Option<Timestamp>) -> Result<Stage> {
-        if let again @ Stage::Again(_) = self.drain(node, Some(claim), deadline) {
+    async fn stages(&self, node: &Node, claim: &mut NodeClaim, times: Times) -> Result<Stage> {
+        if let again @ Stage::Again(_) = self.drain(node, Some(claim), times) {
             return Ok(again);
         }
-        if let again @ Stage::Again(_) = self.detach_volumes(node, Some(claim), deadline) {
+        if let again @ Stage::Again(_) = self.detach_volumes(node, Some(claim), times.deadline) {
             return Ok(again);
         }
         self.terminate_instance(claim).await
@@ -213,8 +225,9 @@ impl Termination {
         }
     }
 
-    fn drain(&self, node: &Node, claim: Option<&mut NodeClaim>, deadline: Option<Timestamp>) -> Stage {
+    fn drain(&self, node: &Node, claim: Option<&mut NodeClaim>, times: Times) -> Stage {
         let now = self.ctx.clock.now();
+        let deadline = times.deadline;
         let pods = self.ctx.relations.pods_on(&node.name_any());
         let drain = Drain::plan(&pods, deadline, AtDeadline::ForceDelete, now);
         let request = Request {
@@ -229,9 +242,8 @@ impl Termination {
                 if claim.condition(DRAINED).is_none() {
                     let _ = claim.set_unknown(DRAINED, "Draining", "Draining", now);
                 }
-                let since = claim
-                    .condition(DRAINED)
-                    .map_or(now, |drained| drained.transitioned_at());
+                let begun = claim.condition(DRAINED).map(|drained| drained.transitioned_at());
+                let since = times.tainted.into_iter().chain(begun).min().unwrap_or(now);
                 let waited = if claim.is_true(DRAINED) {
                     MINIMUM_DRAIN
                 } else {
@@ -347,6 +359,13 @@ pub(crate) fn instance_poll(claim: &NodeClaim, now: Timestamp) -> SignedDuration
         now.duration_since(asked.transitioned_at())
     });
     taken.clamp(SignedDuration::from_secs(1), SignedDuration::from_secs(5))
+}
+
+/// Since when the node has been tainted, if it was chosen to go before its deletion: whoever chooses a node taints it first and then
+/// says why on its claim.
+fn tainted_since(node: &Node, claim: &NodeClaim) -> Option<Timestamp> {
+    let chosen = claim.condition(DISRUPTION_REASON).filter(|chosen| chosen.is_true())?;
+    nodes::has_taint(node, &taint::disrupted()).then(|| chosen.transitioned_at())
 }
 
 /// By when the claim's node must be empty, if it says so.

@@ -20,10 +20,11 @@ pub(super) async fn set(ctx: &Context, machine: &Machine, reason: &str) -> Resul
         ctx.node_writer.write(node, &tainted).await?;
     }
     if let Some(claim) = &machine.claim {
-        let mut marked = (**claim).clone();
+        let claim = ctx.claim_writer.newest(claim.clone());
+        let mut marked = (*claim).clone();
         let now = ctx.clock.now();
         let _ = marked.set_condition(condition::DISRUPTION_REASON, ConditionStatus::True, reason, reason, now);
-        ctx.claim_writer.write(claim, &marked).await?;
+        ctx.claim_writer.write(&claim, &marked).await?;
     }
     Ok(())
 }

@@ -349,6 +349,8 @@ impl Queue {
         let Some(claim) = claim.filter(|claim| !claim.is_terminating()) else {
             return Ok(());
         };
+        // The mark may be younger than what the watch has shown.
+        let claim = self.ctx.claim_writer.newest(claim);
         // Counted from here on: the time that the replacement took to come up is not the pods' loss.
         let bound = command.drain_bound(candidate);
         let deadline = bound.map(|bound| repair::deadline(self.ctx.clock.now(), bound));

@@ -92,11 +92,6 @@ impl Lifecycle {
         self.launched.remember(claim, instance.clone());
         instance.apply_to(claim);
         let _ = claim.set_true(LAUNCHED, self.ctx.clock.now());
-        tracing::info!(
-            NodeClaim = claim.name_any(),
-            provider_id = instance.provider_id,
-            "launched nodeclaim"
-        );
         Ok(Progress::Go)
     }
 

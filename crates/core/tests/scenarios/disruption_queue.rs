@@ -68,6 +68,18 @@ async fn while_its_replacement_boots_a_node_stays_tainted_and_users_hear_of_it_o
     assert_eq!(count(&events, "NodeClaim/DisruptionTerminating"), 1, "{events:?}");
 }
 
+/// The scheduler has known for a minute that nothing may land there.
+#[tokio::test]
+async fn a_node_that_was_tainted_while_its_replacement_booted_goes_with_its_last_pod() {
+    let cluster = drifted(Duration::from_secs(60)).await;
+    while !cluster.is_leaving("a") {
+        cluster.seconds(1).await;
+    }
+    cluster.finish("web").await;
+    cluster.seconds(1).await;
+    assert!(cluster.get_claim("a").is_none());
+}
+
 #[tokio::test]
 async fn a_node_goes_when_both_of_its_replacements_are_up_and_not_before() {
     let cluster = cluster().await;
