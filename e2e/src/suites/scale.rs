@@ -392,19 +392,25 @@ impl Measured {
         match upstream {
             Some(upstream) => {
                 println!(
-                    "       {title:<22} {:>10} {:>12} {:>8} {:>6}",
-                    "ours", "upstream", "ratio", "aim"
+                    "       {title:<22} {:>10} {:>12} {:>8}   aim",
+                    "ours", "upstream", "ratio"
                 );
+                // A thousand pods are planned for at once: most of what either takes is the second in which more pods may come.
+                let claims_aim = (load.pods >= 5_000).then_some(0.25);
                 let theirs = [
-                    (upstream.cpu_seconds, 0.2),
-                    (upstream.peak_mib, 0.2),
-                    (upstream.claims_seconds, 0.25),
-                    (upstream.empty_seconds, 0.5),
+                    (upstream.cpu_seconds, Some(0.2)),
+                    (upstream.peak_mib, Some(0.2)),
+                    (upstream.claims_seconds, claims_aim),
+                    (upstream.empty_seconds, Some(0.5)),
                 ];
                 for ((what, ours), (theirs, aim)) in rows.into_iter().zip(theirs) {
                     let ratio = ours / theirs;
-                    let verdict = if ratio <= aim { "" } else { "  missed" };
-                    println!("       {what:<22} {ours:>10.1} {theirs:>12.1} {ratio:>8.2} {aim:>6.2}{verdict}");
+                    let aim = match aim {
+                        Some(aim) if ratio <= aim => format!("{aim:.2}"),
+                        Some(aim) => format!("{aim:.2}  missed"),
+                        None => "-".to_owned(),
+                    };
+                    println!("       {what:<22} {ours:>10.1} {theirs:>12.1} {ratio:>8.2}   {aim}");
                 }
             }
             None => {
