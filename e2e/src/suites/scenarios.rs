@@ -270,15 +270,19 @@ spec:
   template:
     metadata: {labels: {app: agent}}
     spec:
-      containers: [{name: agent, image: agent, resources: {requests: {cpu: 300m, memory: 256Mi}}}]
+      containers: [{name: agent, image: agent, resources: {requests: {cpu: 400m, memory: 256Mi}}}]
 ",
         )
         .await?;
     world.apply_pool(&Pool::new("default")).await?;
-    world.apply(&deployment("web", 9, "900m", "1Gi", "")).await?;
+    // Machines of two CPUs would do without the daemon. Each to their own node: a daemon's pod comes a moment after its node, and the
+    // scheduler would fill its room with others.
     world
-        .until("9 pods and a daemon pod on each node run", SOON, |view| {
-            !view.nodes.is_empty() && view.all_run(9 + view.nodes.len())
+        .apply(&deployment("web", 3, "1700m", "1Gi", disruption::APART))
+        .await?;
+    world
+        .until("3 pods, each on a node with a daemon pod, run", SOON, |view| {
+            view.nodes.len() == 3 && view.all_run(6)
         })
         .await
 }

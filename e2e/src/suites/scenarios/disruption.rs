@@ -15,7 +15,7 @@ use crate::suites::manifests::{Pool, deployment};
 use crate::world::{View, World};
 
 /// Pods that never share a node, so that there are as many nodes as pods.
-const APART: &str = "
+pub(super) const APART: &str = "
       affinity:
         podAntiAffinity:
           requiredDuringSchedulingIgnoredDuringExecution:
