@@ -12,7 +12,9 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use karpenter_api::conditions::StatusConditions;
 use karpenter_api::labels::annotations::TERMINATION_TIMESTAMP;
-use karpenter_api::node_claim::condition::{DISRUPTION_REASON, DRAINED, INSTANCE_TERMINATING, VOLUMES_DETACHED};
+use karpenter_api::node_claim::condition::{
+    DISRUPTION_REASON, DRAINED, INSTANCE_TERMINATING, REBOOTING, VOLUMES_DETACHED,
+};
 use karpenter_api::{NodeClaim, labels, pods, taint};
 use karpenter_cloud::provider::Deletion;
 use kube::ResourceExt;
@@ -361,9 +363,12 @@ pub(crate) fn instance_poll(claim: &NodeClaim, now: Timestamp) -> SignedDuration
     taken.clamp(SignedDuration::from_secs(1), SignedDuration::from_secs(5))
 }
 
-/// Since when the node has been tainted, if it was chosen to go before its deletion: whoever chooses a node taints it first and then
-/// says why on its claim.
+/// Since when the node has been tainted, if it was chosen to go before its deletion: who chooses a node taints it first and then says
+/// why on its claim. A reboot says so first, and when it tainted the node nobody knows.
 fn tainted_since(node: &Node, claim: &NodeClaim) -> Option<Timestamp> {
+    if claim.condition(REBOOTING).is_some() {
+        return None;
+    }
     let chosen = claim.condition(DISRUPTION_REASON).filter(|chosen| chosen.is_true())?;
     nodes::has_taint(node, &taint::disrupted()).then(|| chosen.transitioned_at())
 }
@@ -388,13 +393,37 @@ fn deadline(claim: &NodeClaim) -> Result<Option<Timestamp>> {
 mod tests {
     use super::*;
 
+    /// Whether it is known since when a node with these taints, whose claim has these conditions, takes no pods.
+    fn check_tainted(taints: &str, conditions: &[&str], known: bool) {
+        let node: Node = serde_norway::from_str(&format!("{{spec: {{taints: {taints}}}}}")).unwrap();
+        let mut claim = claim();
+        for condition in conditions {
+            let _ = claim.set_true(condition, Timestamp::UNIX_EPOCH);
+        }
+        let expected = known.then_some(Timestamp::UNIX_EPOCH);
+        assert_eq!(tainted_since(&node, &claim), expected, "{taints} {conditions:?}");
+    }
+
     #[test]
-    fn an_unreadable_deadline_is_an_error_that_names_it() {
-        let mut claim: NodeClaim = serde_norway::from_str(
+    fn a_node_that_was_chosen_to_go_is_tainted_since_then_unless_it_was_for_a_reboot() {
+        let tainted = "[{key: karpenter.sh/disrupted, effect: NoSchedule}]";
+        check_tainted(tainted, &[DISRUPTION_REASON], true);
+        check_tainted("[]", &[DISRUPTION_REASON], false);
+        check_tainted(tainted, &[], false);
+        check_tainted(tainted, &[DISRUPTION_REASON, REBOOTING], false);
+    }
+
+    fn claim() -> NodeClaim {
+        serde_norway::from_str(
             "{apiVersion: karpenter.sh/v1, kind: NodeClaim, metadata: {name: c}, \
              spec: {requirements: [], nodeClassRef: {group: g, kind: K, name: n}}}",
         )
-        .unwrap();
+        .unwrap()
+    }
+
+    #[test]
+    fn an_unreadable_deadline_is_an_error_that_names_it() {
+        let mut claim = claim();
         assert_eq!(deadline(&claim).unwrap(), None);
         let mut annotate = |text: &str| {
             claim
